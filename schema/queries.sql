@@ -507,6 +507,17 @@ gone_agents as (
   update drover.agent set agent_present = false
    where agent_group = :group::text and agent_present and exists (select from c)
      and agent_type not in (select a.type from c, jsonb_to_recordset(j -> 'agents') as a(type text))),
+p as (
+  insert into drover.recovery_policy (policy_group, policy_name, policy_condition, policy_types, policy_rules)
+  select :group::text, p.name, p.condition, p.types, p.rules
+    from c, jsonb_to_recordset(j -> 'policies') as p(name text, condition text, types text[], rules jsonb)
+  on conflict (policy_group, policy_name) do update
+    set policy_condition = excluded.policy_condition, policy_types = excluded.policy_types,
+        policy_rules = excluded.policy_rules),
+gone_policies as (
+  delete from drover.recovery_policy
+   where policy_group = :group::text and exists (select from c where j ? 'policies')  -- which older daemons do not know
+     and policy_name not in (select p.name from c, jsonb_to_recordset(j -> 'policies') as p(name text))),
 gone_hosts as (
   update drover.host set host_present = false
    where host_group = :group::text and host_present and exists (select from c)
@@ -911,7 +922,10 @@ wanted as materialized (
      and (jq_state = 'blocked'
           or jq_state = 'queued' and jq_wait_until is not null and starts_with(jq_endtext, 'blocked: '))
    union
-  select jq_pk from drover.jobqueue
+  select blocked_jq_fk from drover.recovery join drover.blocked on blocked_recovery = recovery_pk
+   where recovery_condition = :condition::text
+   union
+  select jq_pk from drover.jobqueue  -- as the version before leaves them
    where jq_state = 'queued' and jq_wait_until is not null
      and (jq_endtext = 'blocked: ' || :condition::text
           or starts_with(jq_endtext, 'blocked: ' || :condition::text || ' '))),
@@ -928,6 +942,145 @@ changed as (
   returning j.jq_pk),
 {{took_effect}}
 select (select count(*) from wanted), (select count(*) from changed)
+
+-- name: read_recovery
+-- Return the condition whose tester has answered, or else whose check is due longest: with the seconds since it began,
+-- the rules of its policy, whether it has jobs, its tester and the state and the end text of that. Also the seconds to
+-- the next check. No row: there is no condition.
+with next as materialized (
+  select extract(epoch from recovery_next - now()) as seconds from drover.recovery
+   where recovery_group = :group::text order by recovery_next, recovery_pk limit 1),
+answered as materialized (
+  select recovery_pk as pk from drover.recovery r
+    join drover.jobqueue j on j.jq_pk between r.recovery_tester and r.recovery_tester
+   where recovery_group = :group::text and recovery_tester is not null
+     and (jq_endtime is not null or jq_state = 'blocked')
+   order by recovery_next, recovery_pk limit 1),
+due as materialized (
+  select recovery_pk as pk from drover.recovery
+   where recovery_group = :group::text and recovery_next <= now() order by recovery_next, recovery_pk limit 1),
+r as materialized (
+  select * from drover.recovery
+   where recovery_pk = coalesce((select pk from answered), (select pk from due)))
+select r.recovery_pk, recovery_condition, recovery_tries, recovery_came,
+       extract(epoch from now() - recovery_since) as elapsed,
+       coalesce(p.policy_rules, usual.policy_rules, '{}')::text as rules,
+       exists (
+         select from drover.blocked join drover.jobqueue j on j.jq_pk between blocked_jq_fk and blocked_jq_fk
+          where blocked_recovery = recovery_pk and jq_state = 'blocked') as has_jobs,
+       recovery_tester, t.jq_state, t.jq_endtext, next.seconds
+  from next left join r on true
+  left join drover.recovery_policy p on (p.policy_group, p.policy_name) = (recovery_group, recovery_policy)
+  left join drover.recovery_policy usual on (usual.policy_group, usual.policy_name) = (recovery_group, '')
+  left join drover.jobqueue t on t.jq_pk between recovery_tester and recovery_tester
+
+-- fragment: recovery
+-- The condition whose check is carried out, locked, as it was read, if we hold the lease.
+recovery as materialized (
+  select * from drover.recovery
+   where recovery_pk = :recovery::bigint and recovery_tries = :tries::integer and {{holds_lease}}
+     for no key update)
+
+-- fragment: blocked_jobs
+-- The first jobs of that condition, by their old places, that no other session has locked.
+picked as materialized (
+  select j.jq_pk
+    from recovery join drover.blocked on blocked_recovery = recovery_pk
+   cross join lateral (
+     select jq_pk from drover.jobqueue
+      where jq_pk between blocked_jq_fk and blocked_jq_fk and jq_state = 'blocked'
+        for no key update skip locked) j
+   order by blocked_rank, blocked_queued, blocked_jq_fk
+   limit :most::integer),
+left_over as materialized (
+  select exists (
+    select from recovery join drover.blocked on blocked_recovery = recovery_pk
+      join drover.jobqueue j on j.jq_pk between blocked_jq_fk and blocked_jq_fk
+     where jq_state = 'blocked' and jq_pk not in (select jq_pk from picked)) as is_so)
+
+-- name: release_blocked
+-- Queue blocked jobs, back in their old places, up to `most`. It is the next step of their condition if those were all,
+-- or as many as the policy allows (`is_limited`); else it is due still. Return how many jobs are queued, and whether
+-- the check is over. No row: the group is not ours any more, or the condition was checked meanwhile.
+with {{recovery}},
+{{blocked_jobs}},
+released as (
+  update drover.jobqueue j
+     set jq_state = 'queued', jq_retry_at = null,
+         jq_wait_until = case when j.jq_not_before > now() then j.jq_not_before end
+    from picked where j.jq_pk between picked.jq_pk and picked.jq_pk
+  returning j.jq_pk),
+checked as (
+  update drover.recovery r
+     set recovery_tries = :after::integer, recovery_came = r.recovery_came - :came::integer, recovery_tester = null,
+         recovery_since = case when :is_new::boolean then now() else r.recovery_since end,
+         recovery_next = now() + make_interval(secs => :wait::float8)
+    from recovery
+   where r.recovery_pk = recovery.recovery_pk and (:is_limited::boolean or not (select is_so from left_over))
+  returning r.recovery_pk),
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg('queued'::text)) from released having count(*) > 0)
+select (select count(*) from released), exists (select from checked)
+  from recovery left join announced on true
+
+-- name: fail_blocked
+-- Fail blocked jobs, up to `most`. Return how many, the parents among them, and whether none is left. No row: as above.
+with {{recovery}},
+{{blocked_jobs}},
+ended as (
+  update drover.jobqueue j
+     set jq_state = 'failed', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 2,
+         jq_endtext = :text::text || coalesce(': ' || j.jq_endtext, ''), jq_wait_until = null, jq_retry_at = null
+    from picked where j.jq_pk between picked.jq_pk and picked.jq_pk
+  returning j.jq_pk, j.jq_has_children, j.jq_endtext),
+told as (
+  insert into drover.log (log_jq_fk, log_type, log_message) select jq_pk, 'ERROR', jq_endtext from ended),
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg('failed'::text)) from ended having count(*) > 0)
+select (select count(*) from ended), (select string_agg(jq_pk::text, ',') from ended where jq_has_children),
+       not (select is_so from left_over)
+  from recovery left join announced on true
+
+-- name: postpone_recovery
+-- Leave the jobs of a condition blocked until its next check. Its tester is cancelled if it still waits.
+with {{recovery}},
+tester as (
+  update drover.jobqueue j
+     set jq_state = 'cancelled', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 2,
+         jq_endtext = 'its answer is not waited for any more', jq_wait_until = null
+    from (select j.jq_pk from recovery join drover.jobqueue j on j.jq_pk between recovery_tester and recovery_tester
+           where jq_state in ('queued', 'blocked') and {{is_free}}
+             for no key update of j skip locked) free
+   where j.jq_pk between free.jq_pk and free.jq_pk)
+update drover.recovery r
+   set recovery_tries = :after::integer, recovery_tester = null,
+       recovery_next = now() + make_interval(secs => :wait::float8)
+  from recovery where r.recovery_pk = recovery.recovery_pk
+returning r.recovery_pk
+
+-- name: ask_tester
+-- Queue the job of a tester in the queue of our group. Its answer is waited for `wait` seconds.
+with {{recovery}},
+tester as (
+  insert into drover.jobqueue (jq_type, jq_args, jq_queue, jq_urgent, jq_timeout, jq_unique_key)
+  select :type::text, :args::text, :group::text, true, make_interval(secs => :timeout::float8),
+         'recovery.' || gen_random_uuid()
+    from recovery
+  returning jq_pk)
+update drover.recovery r
+   set recovery_tester = tester.jq_pk, recovery_next = now() + make_interval(secs => :wait::float8)
+  from recovery, tester where r.recovery_pk = recovery.recovery_pk
+returning r.recovery_tester
+
+-- name: forget_recovery
+-- Remove a condition that no job is blocked on, unless one was blocked on it since it was read (`came`).
+with vain as (
+  delete from drover.blocked
+   where blocked_recovery = :recovery::bigint
+     and not exists (select from drover.jobqueue where jq_pk between blocked_jq_fk and blocked_jq_fk))
+delete from drover.recovery
+ where recovery_pk = :recovery::bigint and recovery_tries = :tries::integer and recovery_came = :came::integer
+   and {{holds_lease}}
 
 -- name: begin_run
 -- Queue held jobs for a command `run`, which ends when they have ended (query `close_runs`). Until then the command

@@ -177,9 +177,10 @@ grant select (status_scheduler, status_slot, status_host, status_agent, status_s
   on drover.scheduler_status to drover_readonly;
 
 -- drover_scheduler changes the states and priorities of jobs. It cannot change what they ask for, nor insert any but
--- those of `drover run -I`.
+-- those of `drover run -I` and the testers of conditions.
 grant select on all tables in schema drover to drover_scheduler;
-grant insert (jq_pk, jq_type, jq_args, jq_urgent) on drover.jobqueue to drover_scheduler;
+grant insert (jq_pk, jq_type, jq_args, jq_urgent, jq_queue, jq_timeout, jq_unique_key)
+  on drover.jobqueue to drover_scheduler;
 grant usage on sequence drover.jobqueue_jq_pk_seq to drover_scheduler;
 grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at,
               jq_wait_until, jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits, jq_exitcode,
@@ -189,6 +190,8 @@ grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq
   on drover.jobqueue to drover_scheduler;
 grant insert, update on drover.host, drover.queue, drover.agent to drover_scheduler;
 grant delete on drover.queue to drover_scheduler;
+grant insert, update, delete on drover.recovery_policy, drover.recovery to drover_scheduler;
+grant delete on drover.blocked to drover_scheduler;
 grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover.scheduler_status to drover_scheduler;
 grant update on drover.claimable to drover_scheduler;  -- to lock the rows that it claims: none is ever changed
 grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output,

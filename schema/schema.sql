@@ -186,6 +186,15 @@ begin
   return pk;
 end $_$;
 
+CREATE FUNCTION drover.condition_of(said text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when said is null or said in ('', 'blocked: the agent said BLOCKED') then 'unnamed'
+              else left(
+                drover.word(case when starts_with(said, 'blocked: ') then substr(said, 10) else said end, 1), 100)
+         end
+$$;
+
 CREATE FUNCTION drover.count_edges() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -333,86 +342,6 @@ begin
   return null;
 end $$;
 
-CREATE FUNCTION drover.escape(value text) RETURNS text
-    LANGUAGE sql IMMUTABLE
-    AS $_$
-  select coalesce(string_agg(
-           case when c in ('"', E'\\', '''', '$', '`') then E'\\' || c  -- so, whatever standard_conforming_strings says
-                when c = E'\n' then E'\\n' when c = E'\r' then E'\\r' when c = E'\t' then E'\\t'
-                when ascii(c) < 32 or ascii(c) = 127 then E'\\x' || lpad(to_hex(ascii(c)), 2, '0')
-                else c end, '' order by n), '')
-    from string_to_table(value, null) with ordinality as t(c, n)
-$_$;
-
-CREATE FUNCTION drover.flush(before timestamp with time zone, failed_too boolean, most integer, INOUT stage text, INOUT place bigint, OUT removed bigint) RETURNS record
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'drover', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    AS $$
-declare
-  old      bigint[];
-  looked   integer;
-  is_young boolean;  -- rows from here on are: one was queued after the instant, and was never put back to the end
-  first    bigint := place;
-begin
-  if stage = 'jobs' then
-    select count(*), max(jq_pk),
-           coalesce(bool_or(jq_queued >= before and jq_attempt <= (jq_endtime is not null)::integer), false),
-           array_agg(jq_pk) filter (where jq_endtime < before)
-      into looked, place, is_young, old
-      from (select jq_pk, jq_queued, jq_attempt, jq_endtime from jobqueue
-             where jq_pk > first order by jq_pk limit most) w;
-    old := array(
-      select jq_pk from jobqueue
-       where jq_pk = any (old) and jq_endtime < before and (jq_state <> 'failed' or jq_type = 'command' or failed_too)
-       order by jq_pk for update skip locked);
-    old := array(  -- by another statement: it sees the edges that came before the lock
-      select pk from unnest(old) as pk
-       where not exists (
-               select from jobdepends join jobqueue on jq_pk = jdep_jq_fk
-                where jdep_jq_depends_fk = pk and jdep_met_at is null and (jq_endtime is null or jq_state = 'failed'))
-         and not exists (
-               select from jobdepends join jobqueue on jq_pk = jdep_jq_depends_fk
-                where jdep_jq_fk = pk and jdep_met_at is null and jq_endtime is null));
-    removed := drover.remove_jobs(old);
-    if is_young or looked < most then
-      stage := 'groups';
-      place := 0;
-    end if;
-  elsif stage = 'groups' then
-    select count(*), max(job_pk), coalesce(bool_or(job_queued >= before), false) into looked, place, is_young
-      from (select job_pk, job_queued from job where job_pk > first order by job_pk limit most) w;
-    delete from job where job_pk = any (array(
-      select job_pk from job
-       where job_pk > first and job_pk <= place and job_queued < before
-         and not exists (select from jobqueue where jq_job_fk = job_pk) for update skip locked));
-    get diagnostics removed = row_count;
-    if is_young or looked < most then
-      stage := 'log';
-      place := 0;
-    end if;
-  else
-    delete from log where log_pk = any (array(
-      select log_pk from (select log_pk, log_date from log where log_jq_fk is null order by log_pk limit most) w
-       where log_date < before));
-    get diagnostics removed = row_count;
-    if removed < most then
-      stage := null;
-    end if;
-  end if;
-end $$;
-
-CREATE FUNCTION drover.gone() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'drover', 'pg_temp'
-    AS $$
-begin
-  perform drover.withdraw(old);
-  return null;
-end $$;
-
 CREATE TABLE drover.jobqueue (
     jq_pk bigint NOT NULL,
     jq_job_fk bigint,
@@ -496,6 +425,114 @@ CASE
 END)
 )
 WITH (fillfactor='40', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+CREATE FUNCTION drover.enter_recovery(job drover.jobqueue) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  named    text := drover.condition_of(job.jq_endtext);
+  in_group text := coalesce((select queue_group from queue where queue_name = job.jq_queue), 'default');
+  policy   recovery_policy;
+  entered  bigint;
+begin
+  select * into policy from recovery_policy
+   where policy_group = in_group and policy_condition in (named, '*')
+     and (policy_types = '{}' or job.jq_type = any (policy_types))
+   order by policy_condition = '*', policy_types = '{}', policy_name = '', policy_name limit 1;
+  insert into recovery as r (recovery_group, recovery_condition, recovery_policy, recovery_text, recovery_next)
+  values (in_group, named, coalesce(policy.policy_name, ''), job.jq_endtext,
+          now() + make_interval(secs => coalesce((policy.policy_rules #>> '{steps,0,1}')::float8, 60)))
+  on conflict (recovery_group, coalesce(recovery_tenant, ''), recovery_condition, recovery_policy) do update
+    set recovery_text = excluded.recovery_text, recovery_came = r.recovery_came + 1
+  returning recovery_pk into entered;
+  insert into blocked (blocked_jq_fk, blocked_recovery, blocked_queue, blocked_rank, blocked_queued)
+  values (job.jq_pk, entered, coalesce(job.jq_queue, ''), drover.rank(job.jq_urgent, job.jq_priority), job.jq_queued)
+  on conflict (blocked_jq_fk) do update
+    set blocked_recovery = excluded.blocked_recovery, blocked_since = now(), blocked_queue = excluded.blocked_queue,
+        blocked_rank = excluded.blocked_rank, blocked_queued = excluded.blocked_queued;
+  perform drover.notify('drover_recovery', '');
+end $$;
+
+CREATE FUNCTION drover.escape(value text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $_$
+  select coalesce(string_agg(
+           case when c in ('"', E'\\', '''', '$', '`') then E'\\' || c  -- so, whatever standard_conforming_strings says
+                when c = E'\n' then E'\\n' when c = E'\r' then E'\\r' when c = E'\t' then E'\\t'
+                when ascii(c) < 32 or ascii(c) = 127 then E'\\x' || lpad(to_hex(ascii(c)), 2, '0')
+                else c end, '' order by n), '')
+    from string_to_table(value, null) with ordinality as t(c, n)
+$_$;
+
+CREATE FUNCTION drover.flush(before timestamp with time zone, failed_too boolean, most integer, INOUT stage text, INOUT place bigint, OUT removed bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  old      bigint[];
+  looked   integer;
+  is_young boolean;  -- rows from here on are: one was queued after the instant, and was never put back to the end
+  first    bigint := place;
+begin
+  if stage = 'jobs' then
+    select count(*), max(jq_pk),
+           coalesce(bool_or(jq_queued >= before and jq_attempt <= (jq_endtime is not null)::integer), false),
+           array_agg(jq_pk) filter (where jq_endtime < before)
+      into looked, place, is_young, old
+      from (select jq_pk, jq_queued, jq_attempt, jq_endtime from jobqueue
+             where jq_pk > first order by jq_pk limit most) w;
+    old := array(
+      select jq_pk from jobqueue
+       where jq_pk = any (old) and jq_endtime < before and (jq_state <> 'failed' or jq_type = 'command' or failed_too)
+       order by jq_pk for update skip locked);
+    old := array(  -- by another statement: it sees the edges that came before the lock
+      select pk from unnest(old) as pk
+       where not exists (
+               select from jobdepends join jobqueue on jq_pk = jdep_jq_fk
+                where jdep_jq_depends_fk = pk and jdep_met_at is null and (jq_endtime is null or jq_state = 'failed'))
+         and not exists (
+               select from jobdepends join jobqueue on jq_pk = jdep_jq_depends_fk
+                where jdep_jq_fk = pk and jdep_met_at is null and jq_endtime is null));
+    removed := drover.remove_jobs(old);
+    if is_young or looked < most then
+      stage := 'groups';
+      place := 0;
+    end if;
+  elsif stage = 'groups' then
+    select count(*), max(job_pk), coalesce(bool_or(job_queued >= before), false) into looked, place, is_young
+      from (select job_pk, job_queued from job where job_pk > first order by job_pk limit most) w;
+    delete from job where job_pk = any (array(
+      select job_pk from job
+       where job_pk > first and job_pk <= place and job_queued < before
+         and not exists (select from jobqueue where jq_job_fk = job_pk) for update skip locked));
+    get diagnostics removed = row_count;
+    if is_young or looked < most then
+      stage := 'log';
+      place := 0;
+    end if;
+  else
+    delete from log where log_pk = any (array(
+      select log_pk from (select log_pk, log_date from log where log_jq_fk is null order by log_pk limit most) w
+       where log_date < before));
+    get diagnostics removed = row_count;
+    if removed < most then
+      stage := null;
+    end if;
+  end if;
+end $$;
+
+CREATE FUNCTION drover.gone() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  perform drover.withdraw(old);
+  return null;
+end $$;
 
 CREATE FUNCTION drover.has_token(job drover.jobqueue) RETURNS boolean
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -840,6 +877,13 @@ begin
            jq_live_key = case when jq_state in ('held', 'queued', 'claimed', 'running', 'blocked')
              then jq_unique_key end
      where jq_pk = new.jq_pk and (jq_not_after is not null or jq_unique_key is not null);
+    if old.jq_state = 'blocked' then
+      delete from drover.blocked where blocked_jq_fk = old.jq_pk;
+    elsif new.jq_state = 'blocked' then
+      perform drover.enter_recovery(new);
+    end if;
+    perform drover.notify('drover_recovery', '')  -- a tester has an answer
+      where new.jq_unique_key like 'recovery.%' and (new.jq_endtime is not null or new.jq_state = 'blocked');
   end if;
   if was and (not is_so or (old.jq_queue, coalesce(old.jq_host, ''), old.jq_urgent, old.jq_priority, old.jq_queued)
                            <> (new.jq_queue, coalesce(new.jq_host, ''), new.jq_urgent, new.jq_priority,
@@ -1407,6 +1451,39 @@ UNION ALL
    FROM drover.jobqueue
   WHERE (jobqueue.jq_state = 'running'::drover.job_state);
 
+CREATE TABLE drover.blocked (
+    blocked_jq_fk bigint NOT NULL,
+    blocked_recovery bigint NOT NULL,
+    blocked_since timestamp with time zone DEFAULT now() NOT NULL,
+    blocked_queue text NOT NULL,
+    blocked_rank text NOT NULL COLLATE pg_catalog."C",
+    blocked_queued timestamp with time zone NOT NULL
+);
+
+CREATE TABLE drover.recovery (
+    recovery_pk bigint NOT NULL,
+    recovery_group text NOT NULL,
+    recovery_tenant text,
+    recovery_condition text NOT NULL,
+    recovery_policy text NOT NULL,
+    recovery_text text,
+    recovery_since timestamp with time zone DEFAULT now() NOT NULL,
+    recovery_tries integer DEFAULT 0 NOT NULL,
+    recovery_came integer DEFAULT 1 NOT NULL,
+    recovery_next timestamp with time zone NOT NULL,
+    recovery_tester bigint
+);
+
+CREATE VIEW drover.awaited AS
+ SELECT blocked.blocked_jq_fk AS jq_pk,
+    (((('waits for the end of a condition since '::text || date_trunc('second'::text, blocked.blocked_since)) || ', next check '::text) || date_trunc('second'::text, recovery.recovery_next)) ||
+        CASE recovery.recovery_tries
+            WHEN 0 THEN ''::text
+            ELSE (', checks in vain: '::text || recovery.recovery_tries)
+        END) AS says
+   FROM (drover.blocked
+     JOIN drover.recovery ON ((recovery.recovery_pk = blocked.blocked_recovery)));
+
 CREATE TABLE drover.claimable (
     claim_jq_fk bigint,
     claim_queued timestamp with time zone NOT NULL,
@@ -1540,6 +1617,25 @@ CREATE TABLE drover.command_ack (
     ack_text text NOT NULL,
     ack_date timestamp with time zone DEFAULT now() NOT NULL
 );
+
+CREATE VIEW drover.conditions AS
+ SELECT recovery.recovery_pk,
+    recovery.recovery_group AS condition_group,
+    recovery.recovery_condition AS condition,
+    recovery.recovery_policy AS policy,
+    recovery.recovery_since AS since,
+    recovery.recovery_tries AS tries,
+    recovery.recovery_next AS next_check,
+    recovery.recovery_tester AS tester,
+    b.jobs,
+    b.oldest,
+    recovery.recovery_text AS text
+   FROM (drover.recovery
+     CROSS JOIN LATERAL ( SELECT count(*) AS jobs,
+            min(blocked.blocked_since) AS oldest
+           FROM drover.blocked
+          WHERE (blocked.blocked_recovery = recovery.recovery_pk)) b)
+  WHERE (b.jobs > 0);
 
 CREATE TABLE drover.queue (
     queue_name text NOT NULL,
@@ -2194,11 +2290,12 @@ CREATE VIEW drover.reason AS
      LEFT JOIN drover.room r ON (((r.room_scheduler = g.group_owner) AND (r.room_agent = j.jq_type) AND (COALESCE(r.room_host, ''::text) = COALESCE(j.jq_host, ''::text)))));
 
 CREATE VIEW drover.why AS
- SELECT reason.jq_pk,
-    reason.jq_type,
-    reason.jq_state,
-    (reason.says || COALESCE((': '::text || reason.text), ''::text)) AS reason
-   FROM drover.reason;
+ SELECT r.jq_pk,
+    r.jq_type,
+    r.jq_state,
+    (COALESCE(a.says, r.says) || COALESCE((': '::text || r.text), ''::text)) AS reason
+   FROM (drover.reason r
+     LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))));
 
 CREATE VIEW drover.my_why WITH (security_barrier='true') AS
  SELECT w.jq_pk,
@@ -2228,6 +2325,23 @@ CREATE TABLE drover.placement (
 
 ALTER TABLE drover.placement ALTER COLUMN placement_pk ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME drover.placement_placement_pk_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE drover.recovery_policy (
+    policy_group text NOT NULL,
+    policy_name text NOT NULL,
+    policy_condition text NOT NULL,
+    policy_types text[] NOT NULL,
+    policy_rules jsonb NOT NULL
+);
+
+ALTER TABLE drover.recovery ALTER COLUMN recovery_pk ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME drover.recovery_recovery_pk_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -2266,17 +2380,21 @@ CREATE TABLE drover.verb (
 );
 
 CREATE VIEW drover.why_masked AS
- SELECT reason.jq_pk,
-    reason.jq_type,
-    reason.jq_state,
-    reason.says AS reason
-   FROM drover.reason;
+ SELECT r.jq_pk,
+    r.jq_type,
+    r.jq_state,
+    COALESCE(a.says, r.says) AS reason
+   FROM (drover.reason r
+     LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))));
 
 ALTER TABLE ONLY drover.agent
     ADD CONSTRAINT agent_pkey PRIMARY KEY (agent_group, agent_type);
 
 ALTER TABLE ONLY drover.attempt_kept
     ADD CONSTRAINT attempt_kept_pkey PRIMARY KEY (att_jq_fk, att_attempt);
+
+ALTER TABLE ONLY drover.blocked
+    ADD CONSTRAINT blocked_pkey PRIMARY KEY (blocked_jq_fk);
 
 ALTER TABLE ONLY drover.command_ack
     ADD CONSTRAINT command_ack_pkey PRIMARY KEY (ack_jq_fk, ack_scheduler);
@@ -2314,6 +2432,12 @@ ALTER TABLE ONLY drover.placement
 ALTER TABLE ONLY drover.queue
     ADD CONSTRAINT queue_pkey PRIMARY KEY (queue_name);
 
+ALTER TABLE ONLY drover.recovery
+    ADD CONSTRAINT recovery_pkey PRIMARY KEY (recovery_pk);
+
+ALTER TABLE ONLY drover.recovery_policy
+    ADD CONSTRAINT recovery_policy_pkey PRIMARY KEY (policy_group, policy_name);
+
 ALTER TABLE ONLY drover.scheduler_group
     ADD CONSTRAINT scheduler_group_pkey PRIMARY KEY (group_name);
 
@@ -2328,6 +2452,8 @@ ALTER TABLE ONLY drover.size_limit
 
 ALTER TABLE ONLY drover.verb
     ADD CONSTRAINT verb_pkey PRIMARY KEY (verb_name);
+
+CREATE INDEX blocked_order ON drover.blocked USING btree (blocked_recovery, blocked_rank, blocked_queued, blocked_jq_fk);
 
 CREATE INDEX claimable_by_number ON drover.claimable USING btree (claim_first) WHERE ((claim_jobs IS NOT NULL) OR (claim_line IS NOT NULL));
 
@@ -2356,6 +2482,12 @@ CREATE INDEX log_of_job ON drover.log USING btree (log_jq_fk) WHERE (log_jq_fk I
 CREATE INDEX log_of_no_job ON drover.log USING btree (log_pk) WHERE (log_jq_fk IS NULL);
 
 CREATE UNIQUE INDEX output_of_job ON drover.output USING btree (out_jq_fk, out_attempt, out_part);
+
+CREATE UNIQUE INDEX recovery_of_condition ON drover.recovery USING btree (recovery_group, COALESCE(recovery_tenant, ''::text), recovery_condition, recovery_policy);
+
+CREATE INDEX recovery_order ON drover.recovery USING btree (recovery_group, recovery_next, recovery_pk);
+
+CREATE INDEX recovery_tested ON drover.recovery USING btree (recovery_group) WHERE (recovery_tester IS NOT NULL);
 
 CREATE TRIGGER job_keep_group AFTER DELETE ON drover.job FOR EACH ROW EXECUTE FUNCTION drover.keep_group();
 
@@ -2396,6 +2528,9 @@ CREATE TRIGGER placement_wake AFTER INSERT OR DELETE OR UPDATE ON drover.placeme
 CREATE TRIGGER queue_wake AFTER INSERT OR DELETE OR UPDATE ON drover.queue FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
 CREATE TRIGGER scheduler_group_taken_by_older AFTER UPDATE OF group_owner ON drover.scheduler_group FOR EACH ROW WHEN ((new.group_owner IS DISTINCT FROM old.group_owner)) EXECUTE FUNCTION drover.show_all_in_hand();
+
+ALTER TABLE ONLY drover.blocked
+    ADD CONSTRAINT blocked_blocked_recovery_fkey FOREIGN KEY (blocked_recovery) REFERENCES drover.recovery(recovery_pk);
 
 ALTER TABLE ONLY drover.jobdepends
     ADD CONSTRAINT jobdepends_jdep_jq_depends_fk_fkey FOREIGN KEY (jdep_jq_depends_fk) REFERENCES drover.jobqueue(jq_pk);

@@ -6,7 +6,17 @@ from typing import Any
 import attrs
 import pytest
 
-from scheduler.model.config import AgentType, Config, ConfigMistakes, Database, Host, Limits, Queue, Scheduler
+from scheduler.model.config import (
+    AgentType,
+    Condition,
+    Config,
+    ConfigMistakes,
+    Database,
+    Host,
+    Limits,
+    Queue,
+    Scheduler,
+)
 from scheduler.model.config_text import parse
 from scheduler.package_data import etc_dir
 
@@ -20,6 +30,7 @@ TABLES: dict[str, type[Any]] = {
     "agents.NAME": AgentType,
     "agents.NAME.limits": Limits,
     "queues.NAME": Queue,
+    "conditions.NAME": Condition,
 }
 FIELDS = [(table, f.name, f) for table, kind in TABLES.items() for f in attrs.fields(kind)]
 

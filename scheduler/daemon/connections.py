@@ -42,7 +42,10 @@ NEEDED: Final[dict[e.ConnectionKind, tuple[str, str]]] = {  # and what waits wit
     "queries": ("expansion connection", "SQL jobs wait"),
     "statements": ("agent-database connection", "jobs of types with db = statements or sql wait"),
 }
-LISTEN: Final = ("listen drover_queue", "listen drover_due", "listen drover_change", "listen drover_command")
+LISTEN: Final = (
+    "listen drover_queue", "listen drover_due", "listen drover_change", "listen drover_command",
+    "listen drover_recovery",
+)  # fmt: skip
 KNOWN_REASONS: Final = 8  # of one failure, which are not logged again: two that alternate are no news
 BURST: Final = 5  # wake-ups of a channel that pass at once
 WITHIN_S: Final = 2.0  # from the commit of a notification to its arrival, at most

@@ -13,6 +13,7 @@ from typing import Any, Final
 from scheduler.daemon.commands import Ask, Commands, Context, DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
+from scheduler.daemon.recovery import check_next
 from scheduler.daemon.verb_actions import ACTIONS, PAUSE_S, FlushPass
 from scheduler.drivers.loop import Loop, Steps
 from scheduler.drivers.sql import to_json
@@ -54,6 +55,7 @@ class PeriodicTasks:
             "read commands": self.commands.read,
             "tables": self.context.follow_tables,
             "due": self._release_due,
+            "recovery": self._check_conditions,
             "rescan": self._rescan,
             "rescue": self.give_back_lost,
             "flush": self._remove_old,
@@ -78,7 +80,7 @@ class PeriodicTasks:
     def all_due(self, rescan_s: float = inf) -> None:
         """Make all tasks due: we serve, and know nothing. The first rescan comes after so many seconds at most."""
         now = self._loop.now
-        at_once = dict.fromkeys(("read commands", "tables", "due", "all", "flush"), now)
+        at_once = dict.fromkeys(("read commands", "tables", "due", "recovery", "all", "flush"), now)
         rescan = {"rescan": now + min(rescan_s, self._timers.rescan)}
         self._due = dict.fromkeys(self._tasks, NEVER) | at_once | rescan
         self._core.report.show_hosts_again()
@@ -91,7 +93,7 @@ class PeriodicTasks:
     def bring_forward(self, task: str) -> None:
         """Make a task due now, if we serve."""
         if self._is_serving:
-            self._due_in(task, DUE_GAP_S if task == "due" else 0.0)
+            self._due_in(task, DUE_GAP_S if task in ("due", "recovery") else 0.0)
 
     def read_commands_in(self, seconds: float) -> None:
         """Read commands after so many seconds at most; daemons that stand by do so too."""
@@ -136,6 +138,11 @@ class PeriodicTasks:
         if seconds is not None:
             left = float(seconds)
             self._due_in("due", left if left > 0 else DUE_GAP_S if is_more else LOCKED_S)
+
+    def _check_conditions(self) -> Steps[None]:
+        self._due_in("recovery", self._timers.rescan)  # if it is refused, or a notification was lost
+        if (seconds := (yield from check_next(self.context))) is not None:
+            self._due_in("recovery", max(DUE_GAP_S, seconds))
 
     def _rescan(self) -> Steps[None]:
         """Find what was missed: dependencies that are not settled, queues, rows of ours that got lost, wake-ups."""

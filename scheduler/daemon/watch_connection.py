@@ -22,7 +22,7 @@ from scheduler.drivers.sql import Query
 from scheduler.drivers.statement_runner import LOCK_TIMEOUT, RefusedError, Statements
 from scheduler.drivers.system import Identity, identity, is_gone
 from scheduler.errors import ConfigError
-from scheduler.model.config import Config, Queue
+from scheduler.model.config import Condition, Config, Queue
 from scheduler.model.events import LeaseLost, Serve, Woken
 from scheduler.model.host_filters import ranges_text
 from scheduler.model.queue_requests import Cells
@@ -83,6 +83,8 @@ class Watch:
             self._core.handle(Woken(), self._loop.now)
         elif channel == "drover_due":
             self.periodic.bring_forward("due")
+        elif channel == "drover_recovery":
+            self.periodic.bring_forward("recovery")
         elif channel == "drover_change":
             self.lease.owner_changed(self._loop.now)
             self.periodic.bring_forward("tables")
@@ -91,7 +93,7 @@ class Watch:
 
     def poll(self) -> None:
         """Make due all that notifications are about, when none arrives."""
-        for channel in ("drover_command", "drover_queue", "drover_due", "drover_change"):
+        for channel in ("drover_command", "drover_queue", "drover_due", "drover_recovery", "drover_change"):
             self.notified(channel)
 
     def show_soon(self) -> None:
@@ -278,4 +280,15 @@ def _described(config: Config, identity: Identity) -> dict[str, Any]:
             }
             for name, agent in config.agents.items()
         ],
+        "policies": _policies(config),
     }
+
+
+def _policies(config: Config) -> list[dict[str, Any]]:
+    """Return the policies for conditions, the one for all that none of them names last."""
+    usual_wait = config.scheduler.blocked_delay
+    named = [
+        {"name": name, "condition": each.condition or name, "types": each.types, "rules": each.rules(usual_wait)}
+        for name, each in config.conditions.items()
+    ]
+    return [*named, {"name": "", "condition": "*", "types": (), "rules": Condition().rules(usual_wait)}]

@@ -30,6 +30,7 @@ HUGE = 2**63 - 1
 MOST_DAYS = 36_500
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
+STEP = re.compile(r"(?:([1-9][0-9]{0,8})x)?([0-9]{1,8}(?:\.[0-9]{1,3})?)")
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # The daemon's own login at the database: an agent gets one of its own, by `database` or `env`.
 SECRET = frozenset({"PGPASSWORD", "DROVER_DATABASE_URL"})
@@ -243,6 +244,34 @@ class Queue:
 
 
 @frozen
+class Condition:
+    """What to do about jobs that are blocked on a condition; floats are seconds, 0 is no limit."""
+
+    condition: str = ""
+    types: tuple[str, ...] = ()
+    wait: float | None = field(default=None, validator=attrs.validators.optional(SPAN))
+    steps: tuple[str, ...] = ()
+    max_tries: int = field(default=0, validator=COUNT_OR_NONE)
+    max_elapsed: float = field(default=0.0, validator=GRACE)
+    at_once: int = field(default=0, validator=COUNT_OR_NONE)
+    tester: str = ""
+    tester_args: str = ""
+    tester_timeout: float = field(default=60.0, validator=SPAN)
+    tester_failure: Literal["wait", "fail"] = "wait"
+
+    def rules(self, usual_wait: float) -> dict[str, Any]:
+        """Return the rules as policy/recovery.py reads them."""
+        steps = [STEP.fullmatch(step) for step in self.steps]
+        read = [(int(found[1] or 0), float(found[2])) for found in steps if found]
+        return {
+            "steps": read or [(0, usual_wait if self.wait is None else self.wait)],
+            "max_tries": self.max_tries, "max_elapsed": self.max_elapsed, "at_once": self.at_once,
+            "tester": self.tester, "tester_args": self.tester_args, "tester_timeout": self.tester_timeout,
+            "tester_failure": self.tester_failure,
+        }  # fmt: skip
+
+
+@frozen
 class Config:
     """A whole configuration, each table by its name."""
 
@@ -251,6 +280,7 @@ class Config:
     hosts: dict[str, Host] = field(factory=dict)
     agents: dict[str, AgentType] = field(factory=dict)
     queues: dict[str, Queue] = field(factory=dict)
+    conditions: dict[str, Condition] = field(factory=dict)
 
     def hosts_of(self, kind: str) -> tuple[str, ...]:
         """Return the hosts on which a type has slots."""
@@ -282,19 +312,28 @@ AGENT_RULES: tuple[Rule, ...] = (
 )
 
 
+CONDITION_RULES: tuple[Rule, ...] = (
+    ("steps", lambda c: c.wait is None or not c.steps, "contradicts wait: give one of them"),
+    ("condition", lambda c: not re.search(r"\s", c.condition), "is one word, or * for all others"),
+)
+
+
 def contradictions(config: Config) -> Iterator[Mistake]:
     """Yield every mistake of values that are right by themselves: the path to blame, and a message."""
     if not config.hosts:
         yield ("hosts",), "no host is configured; add a table like [hosts.local]"
     if not config.agents:
         yield ("agents",), "no agent is configured; add a table like [agents.sha256]"
-    for table in ("hosts", "agents", "queues"):
+    for table in ("hosts", "agents", "queues", "conditions"):
         yield from (((table, name), NAME_RULE) for name in getattr(config, table) if not NAME.fullmatch(name))
     yield from _broken(SCHEDULER_RULES, ("scheduler",), config.scheduler)
     for name, host in config.hosts.items():
         yield from _broken(HOST_RULES, ("hosts", name), host)
         wrong = [number for number, queue in enumerate(host.queues) if not NAME.fullmatch(queue)]
         yield from ((("hosts", name, "queues", number), NAME_RULE) for number in wrong)
+    for name, condition in config.conditions.items():
+        yield from _broken(CONDITION_RULES, ("conditions", name), condition)
+        yield from _condition_lists(("conditions", name), condition, config)
     for name, agent in config.agents.items():
         path = ("agents", name)
         if mistake := agent_name_mistake(name):
@@ -302,6 +341,19 @@ def contradictions(config: Config) -> Iterator[Mistake]:
         yield from _broken(AGENT_RULES, path, agent)
         yield from (((*path, *key), message) for key, message in _names_in(agent) if message)
         yield from _agent_hosts(path, agent, config)
+
+
+def _condition_lists(path: Path, condition: Condition, config: Config) -> Iterator[Mistake]:
+    for number, step in enumerate(condition.steps):
+        found = STEP.fullmatch(step)
+        if not found or not 0 < float(found[2]) <= YEAR:
+            yield (*path, "steps", number), "must be like 10x20: ten checks, 20 seconds before each; or 300, for ever"
+        elif not found[1] and number < len(condition.steps) - 1:
+            yield (*path, "steps", number), "is for ever: no step can follow it"
+    types: list[tuple[Path, str]] = [(("types", number), name) for number, name in enumerate(condition.types)]
+    types += [(("tester",), condition.tester)] if condition.tester else []
+    unknown = [key for key, name in types if name not in config.agents]
+    yield from (((*path, *key), "no such agent type is configured") for key in unknown)
 
 
 def agent_name_mistake(name: str) -> str:

@@ -17,6 +17,7 @@ from scheduler.model.states import (
     BIT_FAILURE,
     BIT_NONFATAL,
     BIT_SUCCESS,
+    BLOCKED,
     CANCELLED,
     CLAIMED,
     DONE,
@@ -38,12 +39,13 @@ ALL_DONE: Final = "all data processed"
 NO_DATA: Final = "no data"
 MOST_DOUBLINGS: Final = 60  # of the wait before a retry; beyond 1023 it would be no number
 # How a job that ends before its work is done is written down: verdict -> (state, outcome of the attempt)
-GIVEN_BACK, BLOCKED_AGAIN, FAILS, KILLED = "given back", "blocked", "failed", "killed"
+GIVEN_BACK, FAILS, KILLED = "given back", "failed", "killed"
+BACK: Final = (QUEUED, BLOCKED)  # states of a job that is to be worked again
 NOT_BEGUN: Final = "not begun"  # given back, and drover.attempt says nothing of it
 _VERDICTS: Final = {
     GIVEN_BACK: (QUEUED, "given back"),
     NOT_BEGUN: (QUEUED, "not begun"),
-    BLOCKED_AGAIN: (QUEUED, "blocked"),
+    BLOCKED: (BLOCKED, "blocked"),
     KILLED: (FAILED, "failed"),
     CANCELLED: (CANCELLED, "cancelled"),
 }
@@ -73,9 +75,9 @@ def finish(state: State, slot: Slot, job: Job, now: float) -> None:
 
 
 def _block(state: State, slot: Slot, job: Job) -> None:
-    """Let a job wait that cannot be done now: nothing more of it is assigned, items in hand finish."""
+    """Block a job that cannot be done now: nothing more of it is assigned, items in hand finish."""
     if job.verdict is None:
-        job.set_verdict(Verdict(BLOCKED_AGAIN, f"blocked: {slot.blocked}", state.timers.blocked_delay))
+        job.set_verdict(Verdict(BLOCKED, f"blocked: {slot.blocked}"))
     else:
         state.log(slot, "WARNING", f"BLOCKED {slot.blocked}")
     job.drop_items()
@@ -372,7 +374,7 @@ def _counts(job: Job, state: str, counted: int) -> tuple[int | None, int | None,
     if job.rules.unread:
         return None, None, None, None
     if query is None:
-        return 0 if state == QUEUED else job.done + counted, job.failed, 1, None
+        return 0 if state in BACK else job.done + counted, job.failed, 1, None
     total = job.rules.itemsprocessed + job.rules.itemsfailed + query.total if query.has_run else None
     is_slice = state == QUEUED and job.is_fed and job.in_flight == 0 and job.verdict is None
     if query.progress is not None:  # a checkpoint is of its slice: the next one asks anew
@@ -380,7 +382,7 @@ def _counts(job: Job, state: str, counted: int) -> tuple[int | None, int | None,
         only_done = {"itemsprocessed": job.done} if counted else {}
         return job.done + counted, job.failed, total, checkpoint | only_done
     old_done, old_failed = job.rules.itemsprocessed, job.rules.itemsfailed
-    if state != QUEUED:
+    if state not in BACK:
         return job.done + counted, job.failed, total, {"itemsprocessed": old_done, "itemsfailed": old_failed}
     done, failed = (job.done, job.failed) if is_slice else (old_done, old_failed)
     return done, failed, total, {"itemsprocessed": done, "itemsfailed": failed}

@@ -32,7 +32,7 @@ class Program:
         self.pk = 1  # the row of commands has it
         self.acts = {
             self.insert: 20, self.turn: 30, self.save: 15, self.mark: 8, self.command: 10, self.due: 8, self.lease: 6,
-            self.rescue: 4, self.take_stock: 4, self.wait: 8, self.unsettled: 2,
+            self.rescue: 4, self.take_stock: 4, self.wait: 8, self.unsettled: 2, self.check_conditions: 8,
         }  # fmt: skip
 
     def run(self, statements: int) -> None:
@@ -98,6 +98,8 @@ class Program:
         if row.state in (QUEUED, BLOCKED):
             retry_in = None if self.twins.fake.rows[row.pk].type == FAIR else rng.choice((None, 15.0))
             values |= {"retry_in": retry_in, "back": rng.random() < 0.5}
+        if row.state == BLOCKED:
+            values |= {"text": rng.choice(("blocked: tape", "blocked: disk is full"))}
         return SaveRow(row.pk, row.attempt, row.state, **values)
 
     def mark(self) -> None:
@@ -112,6 +114,9 @@ class Program:
 
     def due(self) -> None:
         self.twins.due()
+
+    def check_conditions(self) -> None:
+        self.twins.check_conditions(self.rng.choice(OWNERS))
 
     def lease(self) -> None:
         owner, dead = self.rng.sample(OWNERS, 2)
@@ -210,6 +215,18 @@ FAULTS: Final = {  # in a query: this text becomes that one
     "lease_taken_at_once": ("take_lease", ":patient::boolean and", ""),
     "held_row_waits_for_ever": ("due", "or jq_state = 'held'", ""),
     "cancelled_by_whoever_comes": ("cancel_job", "and group_lease_until > now()", ""),
+    "release_of_what_is_not_first": ("release_blocked", "order by blocked_rank, blocked_queued, ", "order by "),
+    "release_at_the_end_of_the_queue": (
+        "release_blocked",
+        "jq_state = 'queued', jq",
+        "jq_queued = now(), jq_state = 'queued', jq",
+    ),
+    "check_without_the_lease": (
+        "release_blocked",
+        "and exists (select from drover.scheduler_group",
+        "or exists (select from drover.scheduler_group",
+    ),
+    "check_that_forgets_who_came": ("release_blocked", "recovery_came = r.recovery_came - :came::integer,", ""),
     "skip_forgotten": ("rescan", "or d.jdep_on_unmet = 'skip'", ""),
 }
 

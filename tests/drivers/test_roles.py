@@ -145,8 +145,9 @@ def test_a_missing_right_fails_the_test_of_the_statements(login: Login, name: st
         test_scheduler_has_the_rights_for_each_of_its_statements(login, name)
 
 
-def test_scheduler_may_insert_only_the_columns_of_submit_j37(login: Login) -> None:
-    assert insertable(login(""), "drover_scheduler") == {"jq_pk", "jq_type", "jq_args", "jq_urgent"}
+def test_scheduler_may_insert_only_the_columns_of_submit_and_of_testers_j37(login: Login) -> None:
+    of_submit, of_testers = {"jq_pk", "jq_type", "jq_args", "jq_urgent"}, {"jq_queue", "jq_timeout", "jq_unique_key"}
+    assert insertable(login(""), "drover_scheduler") == of_submit | of_testers
 
 
 @pytest.mark.parametrize("table", ["job", "jobdepends", "placement", "migration"])

@@ -363,7 +363,7 @@ for line in sys.stdin:
     ready.touch()
     assert told(daemon, f"unblock {one}") == f"job {one}: not blocked any more"
     daemon.wait(one)
-    assert states(daemon, [two, three]) == ["queued", "queued"]
+    assert states(daemon, [two, three]) == ["blocked", "blocked"]
     assert told(daemon, "unblock nothing") == "0 jobs were blocked on nothing"
     assert told(daemon, "unblock licence") == "2 jobs were blocked on licence"
     daemon.wait_all([two, three])

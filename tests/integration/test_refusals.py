@@ -37,7 +37,9 @@ def daemon(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
     """Yield a daemon whose jobs stay as they are; `a` works on one of them until the end."""
     types = "".join(agent(name, command, kind="exec") for name, command in TYPES.items())
     record = tmp_path_factory.mktemp("agents") / "record"
-    with start("[hosts.alpha]\n" + QUEUES + types + agent("a", rec(record)), module_database) as daemon:
+    with start(
+        "[scheduler]\nblocked_delay = 3600\n[hosts.alpha]\n" + QUEUES + types + agent("a", rec(record)), module_database
+    ) as daemon:
         yield daemon
 
 

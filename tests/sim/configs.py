@@ -6,9 +6,17 @@ from typing import Final, Literal
 import attrs
 
 from scheduler.model.config import AgentType, Config, Host, Scheduler
+from scheduler.policy.recovery import Policy
 
 HOSTS: Final = ("alpha", "beta", "gamma")
 LONGER: Final = {"": "", "^[a-m]": "^(a1|n$)", "[nz]": "^(n1|z$)"}  # patterns of more than one character
+
+POLICIES: Final = (  # for conditions
+    Policy(),
+    Policy(steps=((2, 10.0), (3, 20.0), (0, 60.0)), at_once=2),
+    Policy(max_tries=3),
+    Policy(max_elapsed=100.0),
+)
 
 
 def first(rng: Random) -> Config:

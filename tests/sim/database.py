@@ -39,6 +39,7 @@ from scheduler.model.states import (
     TERMINAL,
 )
 from scheduler.policy.job import IN_PROGRESS, TRIED_ALONE
+from scheduler.policy.recovery import Ask, Condition, Fail, Forget, Policy, Release, Step, Wait, wait_before
 from tests.sim.broken import Broken
 
 Place = tuple[str | None, int | None]  # host and pid of an agent
@@ -103,6 +104,7 @@ class Row:
     edges: list[Edge] = field(default_factory=list)  # to children
     above: list[Edge] = field(default_factory=list)  # to parents
     item_failures: list[str | None] = field(default_factory=list)
+    condition: str = ""  # that it is blocked on, or was
     wanted: str | None = None  # by a command: to be cancelled or failed, whatever happens
     # what the script knows
     items: int = 0  # of its query
@@ -173,6 +175,18 @@ class Row:
         )  # fmt: skip
 
 
+@dataclass(slots=True, eq=False)
+class Recovery:
+    """A row of drover.recovery, with those of drover.blocked below it: the jobs, by the places that they had."""
+
+    name: str
+    since: float
+    next: float
+    tries: int = 0
+    came: int = 0
+    jobs: dict[int, tuple[str, float, int]] = field(default_factory=dict)
+
+
 class Database:
     """The tables, and who owns the group."""
 
@@ -187,6 +201,8 @@ class Database:
         self.taken = ""  # the group, last
         self.locked: dict[int, float] = {}  # pk -> until when somebody else holds it
         self.fair: set[str] = set()  # types
+        self.policy = Policy()  # for all conditions
+        self.conditions: dict[str, Recovery] = {}
         self._notify = notify
         self._ended = ended
 
@@ -240,6 +256,8 @@ class Database:
         if row.state == QUEUED:
             del self.queued[row.place][row.pk]
             row.leave_line()
+        if row.state == BLOCKED:
+            del self.conditions[row.condition].jobs[row.pk]
         row.state = state
         self.hand.pop(row.pk, None)
         if state not in IN_HAND:
@@ -251,11 +269,65 @@ class Database:
         elif state == QUEUED:
             self.queued.setdefault(row.place, {})[row.pk] = row
             self._line_up(row, is_back=row.attempt > 0 and row.queued < now)
+        elif state == BLOCKED:
+            self._enter_recovery(row, now)
         elif state in TERMINAL:
             row.end, row.wait_until = now, None
             row.ends += 1
             del self.open[row.pk]
             self._ended(row)
+
+    # ---- conditions
+
+    def _enter_recovery(self, row: Row, now: float) -> None:
+        """A row that is blocked from now on waits for the next check of its condition."""
+        row.condition = (row.text or "unnamed").removeprefix("blocked: ").split()[0]
+        fresh = Recovery(row.condition, now, now + wait_before(self.policy, 0))
+        recovery = self.conditions.setdefault(row.condition, fresh)
+        recovery.came += 1
+        recovery.jobs[row.pk] = row.rank, row.queued, row.pk
+        self._notify()
+
+    def read_recovery(self, now: float) -> Condition | float | None:
+        """Return the condition whose check is due longest, or the seconds to the next; None if there is none."""
+        if not self.conditions:
+            return None
+        first = min(self.conditions.values(), key=lambda each: each.next)
+        if first.next > now:
+            return first.next - now
+        elapsed = now - first.since
+        return Condition(first.name, self.policy, first.tries, first.came, elapsed, has_jobs=bool(first.jobs))
+
+    def check_condition(self, owner: str, seen: Condition, step: Step, now: float) -> tuple[int, list[int]]:
+        """Carry a step of a check out; return how many rows were moved, and the parents of those that failed."""
+        recovery = self.conditions[seen.name]
+        if not self._serves(owner, now):
+            return 0, []
+        match step:
+            case Forget():
+                if recovery.jobs:
+                    raise Broken("blocked_jobs_are_listed", f"{seen.name} is forgotten with jobs {list(recovery.jobs)}")
+                del self.conditions[seen.name]
+            case Release(most, tries, wait, is_new):
+                rows = [self.rows[pk] for _, _, pk in sorted(recovery.jobs.values())[:most]]
+                for row in rows:
+                    row.wait_until = None
+                    self.move(row, QUEUED, now)
+                recovery.tries, recovery.came, recovery.next = tries, recovery.came - seen.came, now + wait
+                recovery.since = now if is_new else recovery.since
+                self._notify()
+                return len(rows), []
+            case Fail(text):
+                rows = [self.rows[pk] for pk in recovery.jobs]
+                for row in rows:
+                    row.bits, row.text = 2, text
+                    self.move(row, FAILED, now)
+                return len(rows), [row.pk for row in rows if row.edges]
+            case Wait(tries, wait):
+                recovery.tries, recovery.next = tries, now + wait
+            case Ask():
+                raise Broken("blocked_jobs_are_listed", f"{seen.name} has no tester")
+        return 0, []
 
     def claimable(self, place: tuple[str, str, str], urgent: bool, now: float) -> Iterator[Row]:
         """Return the rows of a place that a claim may take, in any order."""

@@ -16,6 +16,7 @@ from scheduler.model.config import Config
 from scheduler.model.host_filters import FILTERS
 from scheduler.model.states import DIE, ST_SPAWNED, LeaseState
 from scheduler.policy.core import Core
+from scheduler.policy.recovery import Condition, decide
 from scheduler.policy.serving import Lease, LeaseStatement, Owner
 from tests.sim import invariants
 from tests.sim.agents import Process, read_item
@@ -68,7 +69,7 @@ class Daemon:
         self.is_watching = True
         self.watch_losses = 0
         self.woken_in_flight = 0  # wake-ups on their way
-        self.due_at = self.rescan_at = float("inf")
+        self.due_at = self.rescan_at = self.check_at = float("inf")
         self.written = invariants.Written()
         self.lease.connected(sim.now)
         self._acts: dict[type, Callable[[Any], None]] = {
@@ -96,8 +97,8 @@ class Daemon:
 
     def next_deadline(self) -> float:
         """Return the instant of the next tick of ours."""
-        watch = min(self.lease.next_deadline(), self.due_at, self.rescan_at) if self.is_watching else float("inf")
-        return min(self.core.next_deadline(), watch)
+        watch = min(self.lease.next_deadline(), self.due_at, self.rescan_at, self.check_at)
+        return min(self.core.next_deadline(), watch if self.is_watching else float("inf"))
 
     def tick(self) -> None:
         """Do what is due now."""
@@ -449,6 +450,7 @@ class Daemon:
         self.woken_in_flight -= 1
         self.tell(e.Woken())
         self.look_due()
+        self.check_at = min(self.check_at, self.sim.now + 0.2)
 
     def look_due(self) -> None:
         """Look for due rows soon."""
@@ -476,8 +478,10 @@ class Daemon:
             live, losses = self.core.live_rows(), self.watch_losses
             self.later(self.sim.watch_delay(), self._lease_effect, statement, self.owner, live, losses)
         if self.lease.state is not LeaseState.SERVING:
-            self.due_at = self.rescan_at = float("inf")
+            self.due_at = self.rescan_at = self.check_at = float("inf")
             return
+        if self.check_at <= now:
+            self._check_conditions(now)
         if self.due_at <= now:
             self._look_due(now)
         if self.rescan_at <= now:
@@ -488,6 +492,20 @@ class Daemon:
         self.core.settle(parents)
         self.due_at = now + max(0.2, seconds) if seconds is not None else float("inf")
         if released:
+            self.tell(e.Woken())
+
+    def _check_conditions(self, now: float) -> None:
+        """Check the condition that is due longest, if one is."""
+        seen = self.sim.database.read_recovery(now)
+        if not isinstance(seen, Condition):
+            self.check_at = float("inf") if seen is None else now + max(0.2, seen)
+            return
+        step = decide(seen)
+        self.sim.note((seen, step))
+        moved, parents = self.sim.database.check_condition(self.owner, seen, step, now)
+        self.core.settle(parents)
+        self.check_at = now + 0.2
+        if moved:
             self.tell(e.Woken())
 
     def _rescan(self, now: float) -> None:
@@ -543,7 +561,7 @@ class Daemon:
         self.tell(e.Serve(self.lease.until))
         self.tell(e.Woken())
         self.look_around()
-        self.due_at = self.sim.now
+        self.due_at = self.check_at = self.sim.now
         self.rescan_at = self.sim.now + self.config.scheduler.rescan
 
     def _renewed(self, is_ours: bool) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from scheduler.model.config import AUTO
 from scheduler.model.queue_requests import SUSPECT_AFTER, EndAndClaim, Mark, OutputRow, ReadContents, Save
 from scheduler.model.states import (
+    BLOCKED,
     DIE,
     DONE,
     FAILED,
@@ -74,6 +75,8 @@ def check(sim: "Sim") -> None:
         rows_say_where_they_run(sim, world)
         cursors_match_expanding(sim, world)
         no_wake_up_is_lost(sim, world)
+    blocked_jobs_are_listed(sim)
+    conditions_end(sim)
     leases_are_single(sim)
     what_is_in_hand_is_noted(sim)
 
@@ -302,6 +305,22 @@ def rows_are_memory(sim: "Sim") -> None:
             live = {*daemon.core.state.jobs, *pending}
         if row.pk not in live and not daemon.may_have_lost(row):
             broken("rows_are_memory", f"job {row.pk} attempt {row.attempt_in_hand} is in hand, and nobody knows it")
+
+
+def blocked_jobs_are_listed(sim: "Sim") -> None:
+    """A blocked row is on the list of its condition and on no other, and no other row is (T77, T88)."""
+    listed = sorted(pk for recovery in sim.database.conditions.values() for pk in recovery.jobs)
+    blocked = sorted(row.pk for row in sim.database.open.values() if row.state == BLOCKED)
+    if listed != blocked:
+        broken("blocked_jobs_are_listed", f"{listed} are listed, {blocked} are blocked")
+
+
+def conditions_end(sim: "Sim") -> None:
+    """No condition is checked more often in vain than its policy allows (T90)."""
+    most = sim.database.policy.max_tries
+    for recovery in sim.database.conditions.values():
+        if most and recovery.tries > most:
+            broken("conditions_end", f"{recovery.name} was checked {recovery.tries} times of {most}")
 
 
 def rows_say_where_they_run(sim: "Sim", world: State) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from scheduler.daemon.recovery import read_condition, statement_of
 from scheduler.drivers import queue
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import QueueConnection
@@ -30,10 +31,11 @@ from scheduler.model.queue_requests import (
     Settle,
 )
 from scheduler.model.states import CANCELLED, FAILED, RUNNING
+from scheduler.policy.recovery import Condition, Fail, Policy, Release, Step, decide
 from tests.connection_tools import QUERIES, ask, opened, rows_of, run
 from tests.loop_tools import turn_until
 from tests.queue_tools import quiet
-from tests.sim.database import Database, Edge, Row
+from tests.sim.database import Database, Edge, Recovery, Row
 
 T = TypeVar("T")
 TICK: Final = 0.001  # seconds from one statement to the next: what is queued later stands behind
@@ -47,6 +49,7 @@ SITE: Final = (
     "insert into drover.agent (agent_group, agent_type, agent_fair, agent_fair_file)"
     f" values ('default', '{FAIR}', true, true)",
     "insert into drover.scheduler_group (group_name) values ('default')",
+    "insert into drover.recovery_policy values ('default', '', '*', '{}', '{\"steps\": [[2, 15], [0, 40]]}')",
     "insert into drover.jobqueue (jq_type, jq_args) values ('command', 'of the program')",
     "create temporary table clock as select now() as at",
 )
@@ -88,11 +91,22 @@ select jq_pk, jq_state, jq_attempt, jq_owner, jq_rescued, jq_interruptions, jq_f
  cross join lateral (
    select case when jq_state in ('claimed', 'running') then coalesce(jq_attempt_start, jq_starttime) end as began) s
  where jq_type <> 'command' order by jq_pk
+
+-- name: conditions
+select recovery_condition, recovery_tries, recovery_came, round(extract(epoch from recovery_next - now()), 3),
+       round(extract(epoch from recovery_since - now()), 3),
+       (select string_agg(blocked_jq_fk::text, ',' order by blocked_rank, blocked_queued, blocked_jq_fk)
+          from drover.blocked where blocked_recovery = recovery_pk)
+  from drover.recovery order by 1
 """)
 
 
 # tables whose instants time moves
-MOVED: Final = ("drover.jobqueue", "drover.claimable", "drover.in_hand", "drover.scheduler_group")
+MOVED: Final = (
+    "drover.jobqueue", "drover.claimable", "drover.in_hand", "drover.scheduler_group", "drover.recovery",
+    "drover.blocked",
+)  # fmt: skip
+POLICY: Final = Policy(steps=((2, 15.0), (0, 40.0)), at_once=2)
 
 
 class DiffersError(AssertionError):
@@ -106,6 +120,7 @@ class Twins:
         self.queries = queries
         self.now = 1000.0
         self.fake = Database(lambda: None, lambda row: None)
+        self.fake.policy = POLICY
         self.fake.register({FAIR: AgentType(command=("true",), fair=True)})
         self.events: list[Event] = []
         self.loop = Loop()
@@ -144,6 +159,9 @@ class Twins:
         fake = [self._seen(row) for _, row in sorted(self.fake.rows.items())]
         for ours, theirs in zip(fake, real, strict=True):
             _same("row", ours, theirs)
+        real = [tuple(cell and cell.decode() for cell in cells) for cells in self._ask(OURS["conditions"])]
+        listed = sorted(self.fake.conditions.values(), key=lambda each: each.name)
+        _same("conditions", [self._seen_condition(each) for each in listed], real)
 
     # ---- statements
 
@@ -230,6 +248,37 @@ class Twins:
             count, tops, left = self.fake.due(self.now)
             _same("due", (count, sorted(tops), left and round(left, 3)), real)
         self.settle(real[1])
+
+    def check_conditions(self, owner: str) -> None:
+        """Check the condition that is due longest, if one is, as its policy says."""
+        parents: list[int] = []
+        with self.instant():
+            rows = self._ask(self.queries["read_recovery"], group="default")
+            fake = self.fake.read_recovery(self.now)
+            if fake is None or isinstance(fake, float):
+                left = rows and (rows[0][0], _rounded(rows[0][-1]))
+                _same("next check", [] if fake is None else (None, round(fake, 3)), left)
+                return
+            seen = replace(read_condition(rows[0][1:-1]), policy=POLICY)
+            _same(
+                "condition",
+                replace(fake, elapsed=round(fake.elapsed, 3)),
+                replace(seen, elapsed=round(seen.elapsed, 3)),
+            )
+            parents = self._carry_out(owner, int(rows[0][0] or 0), fake, decide(fake))
+        self.settle(parents)
+
+    def _carry_out(self, owner: str, recovery: int, seen: Condition, step: Step) -> list[int]:
+        """Carry out a step of a check on both sides; return the parents among the jobs that failed."""
+        name, values = statement_of(seen, step)
+        known = {"owner": owner, "group": "default", "recovery": recovery, "tries": seen.tries}
+        rows = self._ask(self.queries[name], **known, **values)
+        moved, parents = self.fake.check_condition(owner, seen, step, self.now)
+        if isinstance(step, Release | Fail):
+            _same("moved", moved, int(rows[0][0] or 0) if rows else 0)
+        if isinstance(step, Fail):
+            _same("parents", sorted(parents), _numbers(rows[0][1]) if rows else [])
+        return parents
 
     def take_lease(self, owner: str, dead: str | None, patient: bool, lease: float) -> bool:
         """Become the owner of the group, if that may be; say whether it was."""
@@ -324,6 +373,12 @@ class Twins:
             row.claim_rank if row.is_claimable else None, row.taken_by,
             *(None if each is None else str(each) for each in row.place_of_work),
         )  # fmt: skip
+
+    def _seen_condition(self, each: Recovery) -> tuple[str | None, ...]:
+        """Return what query `conditions` shows of a condition."""
+        jobs = ",".join(str(pk) for _, _, pk in sorted(each.jobs.values())) or None
+        times = self._until(each.next), self._until(each.since)
+        return each.name, str(each.tries), str(each.came), *times, jobs
 
     def _until(self, instant: float | None) -> str | None:
         return None if instant is None else f"{instant - self.now:.3f}"

@@ -6,6 +6,7 @@ agents.py, queries.py, database.py, harness.py (the daemon) and frontend.py. Aft
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final
@@ -27,6 +28,7 @@ PLACES: Final = (b"alpha", b"beta", b"here", b"there", None)
 CALM_LIMIT: Final = 4 * 3600.0  # fake seconds in which everything must have ended
 TURN: Final = 0.002  # seconds: what happens so close together may meet in one turn
 CALM_STEPS: Final = 100_000
+BLOCKED_OFTEN: Final = 2  # of eight seeds: the one whose agents meet conditions most of the time
 FOLLOWED: Final = ("max", "urgent", "enabled", *FILTERS)  # of hosts: what commands may change
 
 
@@ -49,6 +51,7 @@ class Sim:
         self.delay = self.rng.choice((0.0005, 0.005, 0.5))  # of the database, about
         self.pace = self.rng.choice((0.05, 0.5, 5.0))  # seconds between acts of the front-end
         self.database = Database(self.ring, self._ended)
+        self.database.policy = configs.POLICIES[seed % len(configs.POLICIES)]
         self.config = configs.first(self.rng)
         self.natures: dict[str, Character] = {}  # of every type there ever was
         self.queue_names = ["default", "heavy", "light"]
@@ -252,7 +255,8 @@ class Sim:
         self.types = [types.get(name, {"type": name, "enabled": True}) for name in new.agents]
         for name in new.agents:
             if name not in self.natures:
-                self.natures[name] = self.rng.choice(CHARACTERS)
+                nature = self.rng.choice(CHARACTERS)
+                self.natures[name] = replace(nature, blocked=0.6) if self.seed % 8 == BLOCKED_OFTEN else nature
         self.database.register(new.agents)
 
     def settle_later(self, row: Row) -> None:

@@ -105,6 +105,7 @@ def test_every_default_is_as_documented() -> None:
             )
         },
         queues={},
+        conditions={},
     )
 
 
