@@ -1418,7 +1418,7 @@ select queue, sum(jobs)
 
 -- name: read_shared_settings
 -- Return the settings that commands and operators may have changed: queues, hosts and agent types of the group, and
--- placements, as a JSON value each.
+-- placements, as a JSON value each; then the seconds until a schedule is to be looked at, null if none is.
 select (select coalesce(json_agg(json_build_object(
                  'name', queue_name, 'concurrency', queue_concurrency, 'paused', queue_paused,
                  'reserved', queue_reserved)), '[]')
@@ -1431,7 +1431,52 @@ select (select coalesce(json_agg(json_build_object(
           from drover.agent where agent_group = :group::text and agent_present),
        (select coalesce(json_agg(json_build_object(
                  'type', placement_type, 'from', placement_from, 'to', placement_to, 'host', placement_host)
-                 order by placement_pk), '[]') from drover.placement)
+                 order by placement_pk), '[]') from drover.placement),
+       case when exists (select from drover.schedule
+                          where schedule_enabled and schedule_due is not null
+                            and schedule_computed > now() + interval '1 hour') then 0
+            else (select extract(epoch from greatest(schedule_due, now()) - now()) from drover.schedule
+                   where schedule_enabled and schedule_due is not null order by schedule_due limit 1) end
+
+-- name: due_schedules
+-- Return now; since when what was not started in time was missed, for no scheduler of the group was there; the seconds
+-- until another schedule is due; and `most` schedules at most that are due, or that were computed when the clock was
+-- ahead by more than an hour. Times are microseconds since 1970.
+with due as materialized (
+  (select * from drover.schedule where schedule_enabled and schedule_due <= now() order by schedule_due
+    limit :most::integer)
+  union all
+  (select * from drover.schedule
+    where schedule_enabled and schedule_due is not null and schedule_computed > now() + interval '1 hour'
+      and schedule_due > now()
+    order by schedule_computed limit :most::integer)),
+us as materialized (
+  select schedule_name as name, schedule_cron as cron, schedule_zone as zone, schedule_catch_up as catch_up,
+         (extract(epoch from schedule_at) * 1000000)::bigint as at,
+         (extract(epoch from schedule_every) * 1000000)::bigint as every,
+         (extract(epoch from schedule_jitter) * 1000000)::bigint as jitter,
+         (extract(epoch from schedule_from) * 1000000)::bigint as from,
+         (extract(epoch from schedule_next) * 1000000)::bigint as next
+    from due)
+select (extract(epoch from now()) * 1000000)::bigint,
+       (select (extract(epoch from greatest(group_taken_at, now() - make_interval(secs => :late::float8)))
+                * 1000000)::bigint
+          from drover.scheduler_group where group_name = :group::text),
+       (select extract(epoch from schedule_due - now()) from drover.schedule
+         where schedule_enabled and schedule_due > now() order by schedule_due limit 1),
+       coalesce((select json_agg(us) from us), '[]')
+
+-- name: start_schedules
+-- Start schedules and move each on to its next start; see drover.start_schedule. Return for each whether it was, how
+-- many starts queued jobs, and what is wrong. No row: the group is not ours any more.
+with {{lease}}
+select u.name, s.is_moved, s.started, s.said
+  from lease cross join jsonb_to_recordset(:rows::jsonb) as u(
+         name text, was bigint, next bigint, due bigint, reason text, starts bigint[]),
+       lateral drover.start_schedule(
+         u.name, 'epoch'::timestamptz + u.was * interval '1 us', 'epoch'::timestamptz + u.next * interval '1 us',
+         'epoch'::timestamptz + u.due * interval '1 us', u.reason,
+         array(select 'epoch'::timestamptz + at * interval '1 us' from unnest(u.starts) as at order by at)) s
 
 -- name: show_agents
 -- Write what drover.why shows of agent types: since and until when all their slots have failed, and why they wait.

@@ -162,6 +162,13 @@ grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_resubmit_of
   on drover.jobqueue to drover_operator;
 grant insert, update, delete on drover.placement to drover_operator;
 grant update (limit_bytes) on drover.size_limit to drover_operator;
+-- What a schedule queues is inserted by the scheduler, in the name of the role that added it.
+grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_catch_up,
+              schedule_jitter, schedule_overlap, schedule_enabled, schedule_job, schedule_next),
+      update (schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_catch_up, schedule_jitter,
+              schedule_overlap, schedule_enabled, schedule_job),
+      delete
+  on drover.schedule to drover_operator;
 
 -- drover_readonly reads the states of things, but neither the data of jobs nor the output of agents.
 grant select on drover.jobs_masked, drover.why_masked, drover.graph, drover.jobdepends, drover.queue, drover.host,
@@ -200,6 +207,9 @@ grant execute on function drover.settle(bigint[], bigint, integer, boolean), dro
   drover.json_bytes(jsonb), drover.texts(jsonb), drover.roles_of(name), drover.block_of(bigint) to drover_scheduler;
 -- Removes jobs that ended long ago; drover_scheduler may remove none by itself.
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint) to drover_scheduler;
+-- Queues what schedules ask for, once for each of their times.
+grant execute on function
+  drover.start_schedule(text, timestamptz, timestamptz, timestamptz, text, timestamptz[]) to drover_scheduler;
 
 -- drover_operator gets warnings about sessions that slow the queue, so it must see their age and their statements.
 do $$ begin

@@ -36,7 +36,7 @@ CREATE FUNCTION drover.add_edges() RETURNS trigger
     SET jit TO 'off'
     AS $$
 declare
-  is_free boolean := drover.may_command();
+  is_free boolean := drover.may_command() or drover.is_scheduler();
   parents bigint[] := array(select distinct jdep_jq_depends_fk from added);
   limits  text := current_setting('lock_timeout');
   wrong   record;
@@ -560,6 +560,14 @@ $$;
 CREATE FUNCTION drover.is_claimed_by_record(job drover.jobqueue) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((NOT (job).jq_msq) AND ((job).jq_rescued = 0) AND ((job).jq_unique_key IS NULL) AND ((job).jq_not_after IS NULL));
+
+CREATE FUNCTION drover.is_scheduler() RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select coalesce(bool_or(pg_has_role(session_user, oid, 'member')), false)
+    from pg_catalog.pg_roles where rolname = 'drover_scheduler'
+$$;
 
 CREATE FUNCTION drover.items(job drover.jobqueue) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1114,6 +1122,138 @@ begin
   return new;
 end $$;
 
+CREATE FUNCTION drover.prepare_schedule() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $_$
+declare
+  mistake text;
+  is_new  boolean := tg_op = 'INSERT';
+begin
+  if new.schedule_zone !~ '^[A-Za-z]+[A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$' then
+    raise exception 'no time zone %: write a name like Europe/Berlin', quote_literal(left(new.schedule_zone, 64))
+      using errcode = 'invalid_parameter_value';
+  end if;
+  perform now() at time zone new.schedule_zone;  -- an unknown one is refused
+  if is_new or new.schedule_job is distinct from old.schedule_job then
+    mistake := drover.schedule_mistake(new.schedule_job);
+    if mistake is not null then
+      raise exception 'schedule %: %', new.schedule_name, mistake using errcode = 'check_violation';
+    end if;
+  end if;
+  if is_new and new.schedule_next is not null then
+    new.schedule_due := new.schedule_next;
+    new.schedule_computed := now();
+  elsif is_new or (new.schedule_at, new.schedule_every, new.schedule_cron, new.schedule_zone, new.schedule_jitter,
+                   new.schedule_enabled)
+       is distinct from (old.schedule_at, old.schedule_every, old.schedule_cron, old.schedule_zone, old.schedule_jitter,
+                         old.schedule_enabled) then
+    new.schedule_next := null;
+    new.schedule_due := '-infinity';
+    new.schedule_computed := null;
+    new.schedule_reason := null;
+    if not is_new and new.schedule_every is distinct from old.schedule_every then
+      new.schedule_from := now();
+    end if;
+  end if;
+  return new;
+end $_$;
+
+CREATE FUNCTION drover.queue_columns(columns jsonb, submitter name, job_group bigint) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $_$
+declare
+  known text[] := '{jq_type,jq_args,jq_variables,jq_msq,jq_runonpfile,jq_host,jq_key,jq_tolerate,jq_repeat,jq_queue,
+    jq_urgent,jq_priority,jq_max_interruptions,jq_retries,jq_timeout,jq_unique_key,jq_delete}';
+  wrong text;
+  pk    bigint;
+begin
+  select key into wrong from jsonb_object_keys(columns) as key where key <> all (known) limit 1;
+  if found then
+    raise exception 'the job of a schedule has no %: there are %', quote_literal(left(wrong, 64)),
+      array_to_string(known, ', ') using errcode = 'undefined_parameter';
+  elsif coalesce(columns ->> 'jq_type', '') = '' then
+    raise exception 'the job of a schedule needs a jq_type' using errcode = 'not_null_violation';
+  elsif columns ->> 'jq_type' = 'cleanup' then
+    raise exception 'a clean-up comes from the jq_delete of a job that was done: it is not scheduled'
+      using errcode = 'check_violation';
+  elsif columns ->> 'jq_type' = 'command'
+        and not exists (select from verb where verb_name = drover.word(columns ->> 'jq_args', 1)) then
+    raise exception 'no such command: %', quote_nullable(left(drover.word(columns ->> 'jq_args', 1), 64))
+      using errcode = 'invalid_parameter_value';
+  elsif columns ->> 'jq_type' = 'command' and job_group is not null then
+    raise exception 'a command waits for nothing: give it a schedule of its own' using errcode = 'check_violation';
+  end if;
+  columns := columns || jsonb_build_object('jq_submitter', submitter);
+  if job_group is not null then
+    columns := columns || jsonb_build_object('jq_job_fk', job_group);
+  end if;
+  execute format('insert into drover.jobqueue (%1$s) select %1$s from jsonb_populate_record(null::drover.jobqueue, $1)
+                  returning jq_pk',
+                 (select string_agg(quote_ident(key), ', ') from jsonb_object_keys(columns) as key))
+    into pk using columns;
+  return pk;
+end $_$;
+
+CREATE FUNCTION drover.queue_scheduled(job jsonb, submitter name, behind bigint[]) RETURNS bigint[]
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  jobs  bigint[] := '{}';
+  tops  bigint[] := '{}';
+  named jsonb := '{}';
+  own   bigint;
+  pk    bigint;
+  one   jsonb;
+  wrong text;
+begin
+  if jsonb_typeof(job) is distinct from 'object' then
+    raise exception 'the job of a schedule is one JSON object' using errcode = 'invalid_parameter_value';
+  elsif not job ? 'jobs' then
+    jobs := array[drover.queue_columns(job, submitter, null)];
+    tops := case when job ->> 'jq_type' = 'command' then '{}'::bigint[] else jobs end;
+  elsif jsonb_typeof(job -> 'jobs') <> 'array' or jsonb_array_length(job -> 'jobs') not between 1 and 1000 then
+    raise exception '"jobs" is a list of 1 to 1,000 jobs' using errcode = 'invalid_parameter_value';
+  elsif job - '{jobs,group}'::text[] <> '{}' or jsonb_typeof(coalesce(job -> 'group', '{}')) <> 'object'
+        or (job -> 'group') - '{job_name,job_priority,job_data,job_tenant}'::text[] <> '{}' then
+    raise exception 'a group of jobs has "jobs", and "group" with job_name, job_priority, job_data and job_tenant'
+      using errcode = 'undefined_parameter';
+  else
+    insert into job (job_name, job_priority, job_data, job_tenant, job_user)
+    select g.job_name, coalesce(g.job_priority, 0), g.job_data, g.job_tenant, submitter
+      from jsonb_populate_record(null::drover.job, coalesce(job -> 'group', '{}')) g
+    returning job_pk into own;
+    for one in select value from jsonb_array_elements(job -> 'jobs') loop
+      if jsonb_typeof(one) <> 'object' or jsonb_typeof(coalesce(one -> 'after', '[]')) <> 'array' then
+        raise exception 'a job of a group is an object, and its "after" a list of names'
+          using errcode = 'invalid_parameter_value';
+      elsif named ? (one ->> 'name') then
+        raise exception 'two jobs of the group are called %', quote_literal(left(one ->> 'name', 64))
+          using errcode = 'unique_violation';
+      end if;
+      pk := drover.queue_columns(one - '{name,after}'::text[], submitter, own);
+      jobs := jobs || pk;
+      tops := tops || case when coalesce(one -> 'after', '[]') = '[]' then pk end;
+      named := named || case when one ? 'name' then jsonb_build_object(one ->> 'name', pk) else '{}' end;
+    end loop;
+    select name into wrong from jsonb_array_elements(job -> 'jobs') as j(one),
+           jsonb_array_elements_text(coalesce(j.one -> 'after', '[]')) as name where not named ? name limit 1;
+    if found then
+      raise exception 'no job of the group is called %', quote_literal(left(wrong, 64))
+          using errcode = 'invalid_parameter_value';
+    end if;
+    insert into jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
+    select distinct jobs[n], (named ->> name)::bigint
+      from jsonb_array_elements(job -> 'jobs') with ordinality as j(one, n),
+           jsonb_array_elements_text(coalesce(j.one -> 'after', '[]')) as name;
+  end if;
+  insert into jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits)
+  select child, parent, 3 from unnest(tops) as child, unnest(behind) as parent where child is not null;
+  return jobs;
+end $$;
+
 CREATE FUNCTION drover.rank(urgent boolean, priority text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (CASE WHEN urgent THEN '0'::text ELSE '1'::text END || priority);
@@ -1200,6 +1340,22 @@ CREATE FUNCTION drover.roles_of(role name) RETURNS json
     join pg_catalog.pg_roles r on pg_catalog.pg_has_role(s.oid, r.oid, 'member')
    where s.rolname = role
 $$;
+
+CREATE FUNCTION drover.schedule_mistake(job jsonb) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  perform drover.queue_scheduled(job, session_user, '{}');
+  raise exception using errcode = 'DR000';
+exception
+  when sqlstate 'DR000' then return null;
+  when others then
+    if sqlstate ~ '^(22|23|42|P0)' then
+      return sqlerrm;
+    end if;
+    raise;
+end $$;
 
 CREATE FUNCTION drover.settle(parents bigint[], beyond bigint, most integer, waits boolean, OUT released integer, OUT unsettled bigint[], OUT place bigint, OUT locked bigint[]) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1300,6 +1456,63 @@ begin
     skipped := skipped || parents;
   end loop;
   return skipped;
+end $$;
+
+CREATE FUNCTION drover.start_schedule(name text, was timestamp with time zone, next timestamp with time zone, due timestamp with time zone, reason text, starts timestamp with time zone[], OUT is_moved boolean, OUT started integer, OUT said text) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  s     drover.schedule;
+  busy  bigint[];
+  made  bigint[];
+  at    timestamptz;
+  wrong text;
+begin
+  is_moved := false;
+  started := 0;
+  select * into s from schedule
+   where schedule_name = name and schedule_enabled and schedule_next is not distinct from was
+     for no key update skip locked;
+  if not found then
+    return;
+  end if;
+  foreach at in array starts loop
+    insert into schedule_start (start_schedule, start_due_at) values (name, at) on conflict do nothing;
+    continue when not found;
+    wrong := null;
+    made := '{}';
+    busy := array(select jq_pk from jobqueue where jq_pk = any (s.schedule_jobs) and jq_endtime is null);
+    if busy <> '{}' and s.schedule_overlap = 'skip' then
+      wrong := 'skipped: job ' || busy[1] || ' of the start before has not ended';
+    else
+      begin
+        made := drover.queue_scheduled(s.schedule_job, s.schedule_submitter, busy);
+        s.schedule_jobs := made;
+        started := started + 1;
+      exception when others then
+        if sqlstate !~ '^(22|23|42|P0)' then
+          raise;  -- no fault of the job: a lock, a full disk
+        end if;
+        wrong := 'not queued: ' || sqlerrm;
+      end;
+    end if;
+    update schedule_start set start_jobs = made, start_text = wrong where start_schedule = name and start_due_at = at;
+    said := coalesce(wrong, said);
+    s.schedule_last := at;
+  end loop;
+  delete from schedule_start
+   where start_schedule = name and start_due_at < s.schedule_last and start_due_at < now() - interval '1 day'
+     and start_at < now() - interval '1 day';
+  update schedule
+     set schedule_next = next, schedule_due = due, schedule_computed = now(), schedule_last = s.schedule_last,
+         schedule_jobs = s.schedule_jobs, schedule_reason = coalesce(said, start_schedule.reason)
+   where schedule_name = name;
+  is_moved := true;
+exception when others then
+  is_moved := false;
+  started := 0;
+  said := 'tried again later: ' || sqlerrm;
 end $$;
 
 CREATE FUNCTION drover.takes_priority(letters text, priority text) RETURNS boolean
@@ -2349,6 +2562,47 @@ ALTER TABLE drover.recovery ALTER COLUMN recovery_pk ADD GENERATED ALWAYS AS IDE
     CACHE 1
 );
 
+CREATE TABLE drover.schedule (
+    schedule_name text NOT NULL,
+    schedule_at timestamp with time zone,
+    schedule_every interval,
+    schedule_cron text,
+    schedule_zone text DEFAULT 'UTC'::text NOT NULL,
+    schedule_catch_up text DEFAULT 'one'::text NOT NULL,
+    schedule_jitter interval DEFAULT '00:00:00'::interval NOT NULL,
+    schedule_overlap text DEFAULT 'queue'::text NOT NULL,
+    schedule_enabled boolean DEFAULT true NOT NULL,
+    schedule_job jsonb NOT NULL,
+    schedule_type text GENERATED ALWAYS AS (COALESCE((schedule_job ->> 'jq_type'::text), 'job group'::text)) STORED,
+    schedule_submitter name DEFAULT SESSION_USER NOT NULL,
+    schedule_group text,
+    schedule_file jsonb,
+    schedule_from timestamp with time zone DEFAULT now() NOT NULL,
+    schedule_next timestamp with time zone,
+    schedule_due timestamp with time zone DEFAULT '-infinity'::timestamp with time zone,
+    schedule_computed timestamp with time zone,
+    schedule_last timestamp with time zone,
+    schedule_jobs bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    schedule_reason text,
+    CONSTRAINT schedule_is_at_every_or_cron CHECK ((num_nonnulls(schedule_at, schedule_every, schedule_cron) = 1)),
+    CONSTRAINT schedule_jitter_is_less_than_every CHECK (((schedule_jitter = '00:00:00'::interval) OR ((schedule_jitter < schedule_every) IS NOT FALSE))),
+    CONSTRAINT schedule_schedule_at_check CHECK ((isfinite(schedule_at) AND (schedule_at < '9000-01-01 00:00:00+00'::timestamp with time zone))),
+    CONSTRAINT schedule_schedule_catch_up_check CHECK ((schedule_catch_up = ANY (ARRAY['one'::text, 'all'::text, 'none'::text]))),
+    CONSTRAINT schedule_schedule_cron_check CHECK (((schedule_cron ~ '^(@[a-z]+|[0-9A-Za-z*,/#-]+( +[0-9A-Za-z*,/#-]+){4})$'::text) AND (length(schedule_cron) <= 200))),
+    CONSTRAINT schedule_schedule_every_check CHECK (((schedule_every >= '00:00:01'::interval) AND (schedule_every <= '100 years'::interval))),
+    CONSTRAINT schedule_schedule_jitter_check CHECK (((schedule_jitter >= '00:00:00'::interval) AND (schedule_jitter <= '1 day'::interval))),
+    CONSTRAINT schedule_schedule_name_check CHECK ((schedule_name ~ '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$'::text)),
+    CONSTRAINT schedule_schedule_overlap_check CHECK ((schedule_overlap = ANY (ARRAY['queue'::text, 'skip'::text])))
+);
+
+CREATE TABLE drover.schedule_start (
+    start_schedule text NOT NULL,
+    start_due_at timestamp with time zone NOT NULL,
+    start_at timestamp with time zone DEFAULT now() NOT NULL,
+    start_jobs bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    start_text text
+);
+
 CREATE TABLE drover.scheduler (
     scheduler_uuid uuid NOT NULL,
     scheduler_group text NOT NULL,
@@ -2438,6 +2692,12 @@ ALTER TABLE ONLY drover.recovery
 ALTER TABLE ONLY drover.recovery_policy
     ADD CONSTRAINT recovery_policy_pkey PRIMARY KEY (policy_group, policy_name);
 
+ALTER TABLE ONLY drover.schedule
+    ADD CONSTRAINT schedule_pkey PRIMARY KEY (schedule_name);
+
+ALTER TABLE ONLY drover.schedule_start
+    ADD CONSTRAINT schedule_start_pkey PRIMARY KEY (start_schedule, start_due_at);
+
 ALTER TABLE ONLY drover.scheduler_group
     ADD CONSTRAINT scheduler_group_pkey PRIMARY KEY (group_name);
 
@@ -2489,6 +2749,10 @@ CREATE INDEX recovery_order ON drover.recovery USING btree (recovery_group, reco
 
 CREATE INDEX recovery_tested ON drover.recovery USING btree (recovery_group) WHERE (recovery_tester IS NOT NULL);
 
+CREATE INDEX schedule_computed ON drover.schedule USING btree (schedule_computed) WHERE (schedule_enabled AND (schedule_due IS NOT NULL));
+
+CREATE INDEX schedule_due ON drover.schedule USING btree (schedule_due) WHERE schedule_enabled;
+
 CREATE TRIGGER job_keep_group AFTER DELETE ON drover.job FOR EACH ROW EXECUTE FUNCTION drover.keep_group();
 
 CREATE TRIGGER job_limit BEFORE INSERT ON drover.job FOR EACH ROW WHEN (((octet_length(new.job_name) > 2000) OR (octet_length(new.job_tenant) > 2000) OR (new.job_data IS NOT NULL))) EXECUTE FUNCTION drover.limit_group();
@@ -2527,6 +2791,10 @@ CREATE TRIGGER placement_wake AFTER INSERT OR DELETE OR UPDATE ON drover.placeme
 
 CREATE TRIGGER queue_wake AFTER INSERT OR DELETE OR UPDATE ON drover.queue FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
+CREATE TRIGGER schedule_prepare BEFORE INSERT OR UPDATE OF schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_jitter, schedule_enabled, schedule_job ON drover.schedule FOR EACH ROW EXECUTE FUNCTION drover.prepare_schedule();
+
+CREATE TRIGGER schedule_wake AFTER INSERT OR UPDATE OF schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_jitter, schedule_enabled ON drover.schedule FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
+
 CREATE TRIGGER scheduler_group_taken_by_older AFTER UPDATE OF group_owner ON drover.scheduler_group FOR EACH ROW WHEN ((new.group_owner IS DISTINCT FROM old.group_owner)) EXECUTE FUNCTION drover.show_all_in_hand();
 
 ALTER TABLE ONLY drover.blocked
@@ -2537,3 +2805,6 @@ ALTER TABLE ONLY drover.jobdepends
 
 ALTER TABLE ONLY drover.jobdepends
     ADD CONSTRAINT jobdepends_jdep_jq_fk_fkey FOREIGN KEY (jdep_jq_fk) REFERENCES drover.jobqueue(jq_pk) ON DELETE CASCADE;
+
+ALTER TABLE ONLY drover.schedule_start
+    ADD CONSTRAINT schedule_start_start_schedule_fkey FOREIGN KEY (start_schedule) REFERENCES drover.schedule(schedule_name) ON DELETE CASCADE;

@@ -104,6 +104,7 @@ class Context:
     now: Callable[[], float]  # monotonic seconds
     ask: Ask
     rescan: Callable[[], None]
+    start_schedules_in: Callable[[float], None]  # seconds
     daemon: DaemonControl
 
     def change(self, query: str, **values: object) -> Steps[Cells]:
@@ -125,8 +126,10 @@ class Context:
 
     def follow_tables(self) -> Steps[None]:
         """Read the tables of hosts, types and queues again, and pass them to the core."""
-        (row,) = yield from self.ask("read_shared_settings")
-        self.core.handle(TablesRead(*(json.loads(cell or b"[]") for cell in row)), self.now())
+        ((*tables, seconds),) = yield from self.ask("read_shared_settings")
+        self.core.handle(TablesRead(*(json.loads(cell or b"[]") for cell in tables)), self.now())
+        if seconds is not None:
+            self.start_schedules_in(float(seconds))
 
 
 # One that asks nothing returns its outcome at once.

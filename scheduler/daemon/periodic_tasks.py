@@ -1,4 +1,4 @@
-"""The periodic tasks of a serving daemon: commands, due rows, shared tables, the rescan, retention, the status.
+"""The periodic tasks of a serving daemon: commands, due rows, schedules, shared tables, the rescan, the status...
 
 Each task has the instant at which it is due, and the one that is due longest comes first, so that none starves beside
 another. They share the watch connection with the lease, which goes before them (watch_connection.py).
@@ -14,6 +14,7 @@ from scheduler.daemon.commands import Ask, Commands, Context, DaemonControl, tex
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
 from scheduler.daemon.recovery import check_next
+from scheduler.daemon.schedule_starts import start_due
 from scheduler.daemon.verb_actions import ACTIONS, PAUSE_S, FlushPass
 from scheduler.drivers.loop import Loop, Steps
 from scheduler.drivers.sql import to_json
@@ -48,7 +49,8 @@ class PeriodicTasks:
         self._flush: FlushPass | None = None  # under way
         self._began = loop.now
         rescan, go_on = partial(self.bring_forward, "rescan"), partial(self._due_in, "next command", 0.0)
-        self.context = Context(core, lambda: loop.now, ask, rescan, daemon)
+        schedules_in = partial(self._due_in, "schedules")
+        self.context = Context(core, lambda: loop.now, ask, rescan, schedules_in, daemon)
         self.commands = Commands(self.context, ACTIONS, self.read_commands_in, go_on)
         self._tasks: dict[str, Callable[[], Steps[None]]] = {
             "next command": self.commands.carry_out_next,
@@ -56,6 +58,7 @@ class PeriodicTasks:
             "tables": self.context.follow_tables,
             "due": self._release_due,
             "recovery": self._check_conditions,
+            "schedules": self._start_schedules,
             "rescan": self._rescan,
             "rescue": self.give_back_lost,
             "flush": self._remove_old,
@@ -143,6 +146,11 @@ class PeriodicTasks:
         self._due_in("recovery", self._timers.rescan)  # if it is refused, or a notification was lost
         if (seconds := (yield from check_next(self.context))) is not None:
             self._due_in("recovery", max(DUE_GAP_S, seconds))
+
+    def _start_schedules(self) -> Steps[None]:
+        seconds = yield from start_due(self._ask)
+        if seconds is not None:
+            self._due_in("schedules", seconds)
 
     def _rescan(self) -> Steps[None]:
         """Find what was missed: dependencies that are not settled, queues, rows of ours that got lost, wake-ups."""

@@ -190,3 +190,280 @@ select r.jq_pk, r.jq_type, r.jq_state, coalesce(a.says, r.says) || coalesce(': '
 create or replace view drover.why_masked as
 select r.jq_pk, r.jq_type, r.jq_state, coalesce(a.says, r.says) as reason
   from drover.reason r left join drover.awaited a on a.jq_pk = r.jq_pk and r.jq_state = 'blocked';
+
+-- ---------------------------------------------------------------- schedules
+
+-- What is queued at which times. Exactly one of at, every and cron is given. The times are computed by the scheduler
+-- (scheduler/model/schedule_times.py), which reads the rows whose schedule_due has come, along an index.
+create table drover.schedule (
+  schedule_name      text primary key check (schedule_name ~ '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$'),
+  schedule_at        timestamptz check (isfinite(schedule_at) and schedule_at < '9000-01-01 00:00:00Z'),
+  schedule_every     interval check (schedule_every >= '1 second' and schedule_every <= '100 years'),
+  schedule_cron      text check (schedule_cron ~ '^(@[a-z]+|[0-9A-Za-z*,/#-]+( +[0-9A-Za-z*,/#-]+){4})$'
+                                 and length(schedule_cron) <= 200),
+  schedule_zone      text not null default 'UTC',
+  schedule_catch_up  text not null default 'one' check (schedule_catch_up in ('one', 'all', 'none')),
+  schedule_jitter    interval not null default '0' check (schedule_jitter >= '0' and schedule_jitter <= '1 day'),
+  schedule_overlap   text not null default 'queue' check (schedule_overlap in ('queue', 'skip')),
+  schedule_enabled   boolean not null default true,
+  schedule_job       jsonb not null,  -- columns of a job; or {"group": columns, "jobs": [columns, name, after]}
+  schedule_type      text generated always as (coalesce(schedule_job ->> 'jq_type', 'job group')) stored,
+  schedule_submitter name not null default session_user,
+  schedule_group     text,  -- whose configuration names it; null: it was added by hand
+  schedule_file      jsonb,  -- what that says: if it changes, it wins
+  schedule_from      timestamptz not null default now(),  -- `every` counts from here
+  schedule_next      timestamptz,  -- the next start; null: there is none, or it is not computed yet
+  schedule_due       timestamptz default '-infinity',  -- when that is looked at, later by the jitter; null: never
+  schedule_computed  timestamptz,  -- when these two were, by the clock of that time
+  schedule_last      timestamptz,  -- the last start
+  schedule_jobs      bigint[] not null default '{}',  -- that it queued
+  schedule_reason    text,  -- why there is no next start, or why the last one queued nothing
+  constraint schedule_is_at_every_or_cron check (num_nonnulls(schedule_at, schedule_every, schedule_cron) = 1),
+  constraint schedule_jitter_is_less_than_every
+    check (schedule_jitter = '0' or schedule_jitter < schedule_every is not false)
+);
+create index schedule_due on drover.schedule (schedule_due) where schedule_enabled;
+create index schedule_computed on drover.schedule (schedule_computed)
+  where schedule_enabled and schedule_due is not null;
+
+-- Every start, once: of those that are tried again, after a crash or by two schedulers, the second inserts nothing.
+create table drover.schedule_start (
+  start_schedule text not null references drover.schedule on delete cascade,
+  start_due_at   timestamptz not null,
+  start_at       timestamptz not null default now(),
+  start_jobs     bigint[] not null default '{}',
+  start_text     text,  -- why it queued nothing
+  primary key (start_schedule, start_due_at)
+);
+
+-- Whether the session is that of a scheduler.
+create function drover.is_scheduler() returns boolean language sql stable set search_path = drover, pg_temp as $$
+  select coalesce(bool_or(pg_has_role(session_user, oid, 'member')), false)
+    from pg_catalog.pg_roles where rolname = 'drover_scheduler'
+$$;
+
+-- A schedule of several jobs has edges between jobs of the submitter of the schedule, which a scheduler inserts: it
+-- has no right to insert any but by the functions below.
+do $$
+declare
+  before text := 'is_free boolean := drover.may_command();';
+  body   text := pg_get_functiondef('drover.add_edges'::regproc);
+begin
+  if position(before in body) = 0 then
+    raise exception 'drover.add_edges is not as expected';
+  end if;
+  execute replace(body, before, 'is_free boolean := drover.may_command() or drover.is_scheduler();');
+end $$;
+
+-- Queue one job by its columns, and return its number.
+create function drover.queue_columns(columns jsonb, submitter name, job_group bigint) returns bigint
+language plpgsql set search_path = drover, pg_temp as $$
+declare
+  known text[] := '{jq_type,jq_args,jq_variables,jq_msq,jq_runonpfile,jq_host,jq_key,jq_tolerate,jq_repeat,jq_queue,
+    jq_urgent,jq_priority,jq_max_interruptions,jq_retries,jq_timeout,jq_unique_key,jq_delete}';
+  wrong text;
+  pk    bigint;
+begin
+  select key into wrong from jsonb_object_keys(columns) as key where key <> all (known) limit 1;
+  if found then
+    raise exception 'the job of a schedule has no %: there are %', quote_literal(left(wrong, 64)),
+      array_to_string(known, ', ') using errcode = 'undefined_parameter';
+  elsif coalesce(columns ->> 'jq_type', '') = '' then
+    raise exception 'the job of a schedule needs a jq_type' using errcode = 'not_null_violation';
+  elsif columns ->> 'jq_type' = 'cleanup' then
+    raise exception 'a clean-up comes from the jq_delete of a job that was done: it is not scheduled'
+      using errcode = 'check_violation';
+  elsif columns ->> 'jq_type' = 'command'
+        and not exists (select from verb where verb_name = drover.word(columns ->> 'jq_args', 1)) then
+    raise exception 'no such command: %', quote_nullable(left(drover.word(columns ->> 'jq_args', 1), 64))
+      using errcode = 'invalid_parameter_value';
+  elsif columns ->> 'jq_type' = 'command' and job_group is not null then
+    raise exception 'a command waits for nothing: give it a schedule of its own' using errcode = 'check_violation';
+  end if;
+  columns := columns || jsonb_build_object('jq_submitter', submitter);
+  if job_group is not null then
+    columns := columns || jsonb_build_object('jq_job_fk', job_group);
+  end if;
+  execute format('insert into drover.jobqueue (%1$s) select %1$s from jsonb_populate_record(null::drover.jobqueue, $1)
+                  returning jq_pk',
+                 (select string_agg(quote_ident(key), ', ') from jsonb_object_keys(columns) as key))
+    into pk using columns;
+  return pk;
+end $$;
+
+-- Queue what a schedule asks for: a job, a command, or a group of jobs with edges between them. Jobs without an edge
+-- to one of the group wait until these others (`behind`) have ended. Return the numbers of the jobs.
+create function drover.queue_scheduled(job jsonb, submitter name, behind bigint[]) returns bigint[]
+language plpgsql set search_path = drover, pg_temp as $$
+declare
+  jobs  bigint[] := '{}';
+  tops  bigint[] := '{}';
+  named jsonb := '{}';
+  own   bigint;
+  pk    bigint;
+  one   jsonb;
+  wrong text;
+begin
+  if jsonb_typeof(job) is distinct from 'object' then
+    raise exception 'the job of a schedule is one JSON object' using errcode = 'invalid_parameter_value';
+  elsif not job ? 'jobs' then
+    jobs := array[drover.queue_columns(job, submitter, null)];
+    tops := case when job ->> 'jq_type' = 'command' then '{}'::bigint[] else jobs end;
+  elsif jsonb_typeof(job -> 'jobs') <> 'array' or jsonb_array_length(job -> 'jobs') not between 1 and 1000 then
+    raise exception '"jobs" is a list of 1 to 1,000 jobs' using errcode = 'invalid_parameter_value';
+  elsif job - '{jobs,group}'::text[] <> '{}' or jsonb_typeof(coalesce(job -> 'group', '{}')) <> 'object'
+        or (job -> 'group') - '{job_name,job_priority,job_data,job_tenant}'::text[] <> '{}' then
+    raise exception 'a group of jobs has "jobs", and "group" with job_name, job_priority, job_data and job_tenant'
+      using errcode = 'undefined_parameter';
+  else
+    insert into job (job_name, job_priority, job_data, job_tenant, job_user)
+    select g.job_name, coalesce(g.job_priority, 0), g.job_data, g.job_tenant, submitter
+      from jsonb_populate_record(null::drover.job, coalesce(job -> 'group', '{}')) g
+    returning job_pk into own;
+    for one in select value from jsonb_array_elements(job -> 'jobs') loop
+      if jsonb_typeof(one) <> 'object' or jsonb_typeof(coalesce(one -> 'after', '[]')) <> 'array' then
+        raise exception 'a job of a group is an object, and its "after" a list of names'
+          using errcode = 'invalid_parameter_value';
+      elsif named ? (one ->> 'name') then
+        raise exception 'two jobs of the group are called %', quote_literal(left(one ->> 'name', 64))
+          using errcode = 'unique_violation';
+      end if;
+      pk := drover.queue_columns(one - '{name,after}'::text[], submitter, own);
+      jobs := jobs || pk;
+      tops := tops || case when coalesce(one -> 'after', '[]') = '[]' then pk end;
+      named := named || case when one ? 'name' then jsonb_build_object(one ->> 'name', pk) else '{}' end;
+    end loop;
+    select name into wrong from jsonb_array_elements(job -> 'jobs') as j(one),
+           jsonb_array_elements_text(coalesce(j.one -> 'after', '[]')) as name where not named ? name limit 1;
+    if found then
+      raise exception 'no job of the group is called %', quote_literal(left(wrong, 64))
+          using errcode = 'invalid_parameter_value';
+    end if;
+    insert into jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
+    select distinct jobs[n], (named ->> name)::bigint
+      from jsonb_array_elements(job -> 'jobs') with ordinality as j(one, n),
+           jsonb_array_elements_text(coalesce(j.one -> 'after', '[]')) as name;
+  end if;
+  insert into jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits)
+  select child, parent, 3 from unnest(tops) as child, unnest(behind) as parent where child is not null;
+  return jobs;
+end $$;
+
+-- Return why the queue would refuse what a schedule asks for; null if it would not. Nothing stays queued.
+create function drover.schedule_mistake(job jsonb) returns text
+language plpgsql security definer set search_path = drover, pg_temp as $$
+begin
+  perform drover.queue_scheduled(job, session_user, '{}');
+  raise exception using errcode = 'DR000';
+exception
+  when sqlstate 'DR000' then return null;
+  when others then
+    if sqlstate ~ '^(22|23|42|P0)' then
+      return sqlerrm;
+    end if;
+    raise;
+end $$;
+
+-- Refuse what could never start, and have the next start computed anew where the times change.
+create function drover.prepare_schedule() returns trigger
+language plpgsql security definer set search_path = drover, pg_temp as $$
+declare
+  mistake text;
+  is_new  boolean := tg_op = 'INSERT';
+begin
+  if new.schedule_zone !~ '^[A-Za-z]+[A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$' then
+    raise exception 'no time zone %: write a name like Europe/Berlin', quote_literal(left(new.schedule_zone, 64))
+      using errcode = 'invalid_parameter_value';
+  end if;
+  perform now() at time zone new.schedule_zone;  -- an unknown one is refused
+  if is_new or new.schedule_job is distinct from old.schedule_job then
+    mistake := drover.schedule_mistake(new.schedule_job);
+    if mistake is not null then
+      raise exception 'schedule %: %', new.schedule_name, mistake using errcode = 'check_violation';
+    end if;
+  end if;
+  if is_new and new.schedule_next is not null then
+    new.schedule_due := new.schedule_next;
+    new.schedule_computed := now();
+  elsif is_new or (new.schedule_at, new.schedule_every, new.schedule_cron, new.schedule_zone, new.schedule_jitter,
+                   new.schedule_enabled)
+       is distinct from (old.schedule_at, old.schedule_every, old.schedule_cron, old.schedule_zone, old.schedule_jitter,
+                         old.schedule_enabled) then
+    new.schedule_next := null;
+    new.schedule_due := '-infinity';
+    new.schedule_computed := null;
+    new.schedule_reason := null;
+    if not is_new and new.schedule_every is distinct from old.schedule_every then
+      new.schedule_from := now();
+    end if;
+  end if;
+  return new;
+end $$;
+
+create trigger schedule_prepare before insert or update of schedule_at, schedule_every, schedule_cron, schedule_zone,
+  schedule_jitter, schedule_enabled, schedule_job on drover.schedule
+  for each row execute function drover.prepare_schedule();
+-- Not where a scheduler only moves a schedule on.
+create trigger schedule_wake after insert or update of schedule_at, schedule_every, schedule_cron, schedule_zone,
+  schedule_jitter, schedule_enabled on drover.schedule
+  for each statement execute function drover.wake('drover_change');
+
+-- Start a schedule at these times, queue what it asks for, and move it on: `next` is its next start, which is looked at
+-- at `due`. Compare and swap: only if the next start is still the one that was read (`was`). Return whether it was; how
+-- many starts queued something; and why others did not, or why all is to be tried again later (then nothing happened).
+-- A start before whose time another has queued jobs that have not ended is skipped, or its jobs wait until these end.
+create function drover.start_schedule(name text, was timestamptz, next timestamptz, due timestamptz, reason text,
+                                      starts timestamptz[], out is_moved boolean, out started integer, out said text)
+language plpgsql security definer set search_path = drover, pg_temp as $$
+declare
+  s     drover.schedule;
+  busy  bigint[];
+  made  bigint[];
+  at    timestamptz;
+  wrong text;
+begin
+  is_moved := false;
+  started := 0;
+  select * into s from schedule
+   where schedule_name = name and schedule_enabled and schedule_next is not distinct from was
+     for no key update skip locked;
+  if not found then
+    return;
+  end if;
+  foreach at in array starts loop
+    insert into schedule_start (start_schedule, start_due_at) values (name, at) on conflict do nothing;
+    continue when not found;
+    wrong := null;
+    made := '{}';
+    busy := array(select jq_pk from jobqueue where jq_pk = any (s.schedule_jobs) and jq_endtime is null);
+    if busy <> '{}' and s.schedule_overlap = 'skip' then
+      wrong := 'skipped: job ' || busy[1] || ' of the start before has not ended';
+    else
+      begin
+        made := drover.queue_scheduled(s.schedule_job, s.schedule_submitter, busy);
+        s.schedule_jobs := made;
+        started := started + 1;
+      exception when others then
+        if sqlstate !~ '^(22|23|42|P0)' then
+          raise;  -- no fault of the job: a lock, a full disk
+        end if;
+        wrong := 'not queued: ' || sqlerrm;
+      end;
+    end if;
+    update schedule_start set start_jobs = made, start_text = wrong where start_schedule = name and start_due_at = at;
+    said := coalesce(wrong, said);
+    s.schedule_last := at;
+  end loop;
+  delete from schedule_start
+   where start_schedule = name and start_due_at < s.schedule_last and start_due_at < now() - interval '1 day'
+     and start_at < now() - interval '1 day';
+  update schedule
+     set schedule_next = next, schedule_due = due, schedule_computed = now(), schedule_last = s.schedule_last,
+         schedule_jobs = s.schedule_jobs, schedule_reason = coalesce(said, start_schedule.reason)
+   where schedule_name = name;
+  is_moved := true;
+exception when others then
+  is_moved := false;
+  started := 0;
+  said := 'tried again later: ' || sqlerrm;
+end $$;

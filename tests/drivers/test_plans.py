@@ -47,6 +47,7 @@ CHORES: dict[str, dict[str, object]] = {
     "renew_lease": {"lease": 30.0},
     "due": {},
     "read_shared_settings": {},
+    "due_schedules": {"most": 200, "late": 30.0},
     "rescan": {},
     "find_unknown_queues": {"most": 100},
     "rescue": {"live": [], "age": 60.0},

@@ -80,8 +80,11 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "offer_command",
         "offer_new",
         "prepare_job",
+        "prepare_schedule",
+        "schedule_mistake",
         "settle",
         "show_all_in_hand",
+        "start_schedule",
     ]
     assert {path.split(";")[0] for path in paths.values()} == {"search_path=drover, pg_temp"}
 

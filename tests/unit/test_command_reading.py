@@ -23,7 +23,9 @@ class Watch:
         self.now = 0.0
         self.again: list[float] = []
         nothing: Any = None
-        context = Context(make_core(), lambda: self.now, self._ask, rescan=nothing, daemon=nothing)
+        context = Context(
+            make_core(), lambda: self.now, self._ask, rescan=nothing, start_schedules_in=nothing, daemon=nothing
+        )
         self.commands = Commands(context, ACTIONS, self.again.append, self._go_on)
 
     def _ask(self, name: str, /, **values: object) -> Steps[list[Cells]]:

@@ -1,0 +1,129 @@
+"""Schedules by the real daemon: starts in time, once whatever dies, and what was missed."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, agent, lines, rec
+
+ADD: Final = """
+insert into drover.schedule (schedule_name, schedule_every, schedule_job, schedule_catch_up, schedule_next)
+select name, %s::interval, %s, %s, now() + %s::interval from unnest(%s::text[]) as name
+"""
+HOSTS: Final = "[hosts.alpha]\n[hosts.beta]\n[hosts.gamma]\n[hosts.delta]\n"
+QUEUED: Final = "select count(*) from drover.jobqueue"
+LATEST: Final = """
+select extract(epoch from max(jq_endtime) - min(start_due_at))::float8
+  from drover.schedule_start join drover.jobqueue on jq_pk = any (start_jobs)
+"""
+LOOKS: Final = """
+select coalesce((status_parameter::json -> 'statements' -> 'due_schedules' ->> 'count')::integer, 0)
+  from drover.scheduler_status where status_slot = -1
+"""
+TOOK: Final = """
+select status_parameter::jsonb -> 'statements' -> 'due_schedules' from drover.scheduler_status where status_slot = -1
+"""
+
+
+@pytest.fixture
+def text(record: Path) -> str:
+    return HOSTS + agent("a", rec(record), slots=2)
+
+
+def add(
+    daemon: Daemon, *names: str, every: str = "1 hour", after: str = "0.5 s", catch_up: str = "one", **job: Any
+) -> None:
+    """Add schedules as an operator does, whose next start is in so long, or was."""
+    columns = json.dumps({"jq_type": "a", "jq_args": "{}", **job})
+    daemon.execute(ADD, every, columns, catch_up, after, list(names), role="drover_operator")
+
+
+def test_a_schedule_that_is_added_starts_at_its_time_again_and_again_c19_c24(launch: Launch, text: str) -> None:
+    daemon = launch("[scheduler]\nrescan = 60\n" + text)
+    add(daemon, "s", every="1 s")
+    daemon.until(lambda: daemon.value("select count(*) from drover.jobqueue where jq_state = 'done'") >= 3)
+    query = "select max(extract(epoch from start_at - start_due_at))::float8 from drover.schedule_start"
+    assert daemon.value(query) < 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_daemon_that_is_killed_at_the_start_neither_loses_nor_doubles_it_c20(
+    launch: Launch, text: str, record: Path, when: str
+) -> None:
+    first = launch(text, points=f"start_schedules:{when}=kill")
+    add(first, "s", "t", after="0.2 s")
+    first.until(lambda: first.process.poll() is not None)
+    second = launch(text)
+    second.until(lambda: second.value("select count(*) from drover.jobqueue where jq_state = 'done'") == 2)
+    assert second.value(QUEUED) == 2
+    assert len(lines(record)) == 2
+    assert second.value("select count(*) from drover.schedule_start where cardinality(start_jobs) = 1") == 2
+
+
+def test_two_daemons_of_two_groups_make_each_start_once_c20_c22(launch: Launch, text: str) -> None:
+    first = launch(text)
+    second = launch('[scheduler]\ngroup = "other"\n[hosts.other]\n' + agent("b", ["cat"], kind="exec"))
+    names = [f"s{n}" for n in range(50)]
+    add(first, *names)
+    first.until(lambda: first.value("select count(*) from drover.jobqueue where jq_state = 'done'") == 50)
+    second.stop()
+    assert first.value(QUEUED) == 50
+
+
+@pytest.mark.parametrize(("catch_up", "starts"), [("one", 1), ("all", 3), ("none", 0)])
+def test_starts_missed_while_no_scheduler_ran_are_made_up_for_as_set_c49(
+    launch: Launch, text: str, catch_up: str, starts: int
+) -> None:
+    launch(text).stop()
+    daemon = launch(text, wait=False)
+    add(daemon, "s", after="-2 hours", catch_up=catch_up)
+    query = "select schedule_next > now() from drover.schedule"
+    daemon.until(lambda: daemon.value(query))
+    assert daemon.value(QUEUED) == starts
+
+
+def test_a_daemon_without_schedules_never_asks_for_them_p4(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    daemon.wait(daemon.insert(jq_type="a"))
+    daemon.until(lambda: daemon.value("select count(*) from drover.scheduler_status where status_slot = -1") == 1)
+    assert daemon.value(LOOKS) == 0
+    daemon.stop()
+    assert "due_schedules" not in daemon.stderr()
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_hundred_starts_of_one_second_over_four_hosts_have_all_begun_in_five_c18(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    hosts = ("alpha", "beta", "gamma", "delta")
+    for host in hosts:
+        add(daemon, *(f"{host}{n}" for n in range(25)), after="2 s", jq_host=host)
+    daemon.execute("update drover.schedule set schedule_next = date_trunc('second', now()) + interval '3 s'")
+    daemon.execute("update drover.schedule set schedule_due = schedule_next")
+    done = "select count(*) from drover.jobqueue where jq_state = 'done'"
+    daemon.until(lambda: daemon.value(done) == 100)
+    assert daemon.value(QUEUED) == 100
+    query = "select count(*) from drover.jobqueue where jq_host = %s"
+    assert [daemon.value(query, host) for host in hosts] == [25] * 4
+    assert daemon.value(LATEST) < 5
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_look_at_a_hundred_thousand_schedules_takes_less_than_five_ms_c45(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    daemon.stop()
+    daemon.execute("set session_replication_role = replica")
+    daemon.execute(
+        "insert into drover.schedule (schedule_name, schedule_every, schedule_job, schedule_next, schedule_due,"
+        " schedule_computed) select 's' || n, '1 day', '{\"jq_type\": \"a\"}', t, t, now()"
+        " from generate_series(1, 100000) n, lateral (select now() + n * interval '1 s' as t) t"
+    )
+    daemon.execute("analyze drover.schedule")
+    again = launch(text)
+    again.until(lambda: again.value(QUEUED) > 2)
+    took = again.until(lambda: again.value(TOOK))
+    assert took["mean_ms"] < 5
