@@ -13,7 +13,8 @@ select name, case when has_table_privilege('drover.' || name, 'select') then 'al
                   when has_table_privilege('drover.' || own, 'select') then 'own'
                   else 'nothing' end
   from (values ('jobqueue', 'jobs_masked', 'my_jobs'), ('scheduler_status', 'scheduler_status', null),
-               ('output', null, 'my_output'), ('why', 'why_masked', 'my_why'), ('log', null, 'my_log'))
+               ('output', null, 'my_output'), ('why', 'why_masked', 'my_why'), ('log', null, 'my_log'),
+               ('blocked_jobs', 'blocked_jobs', 'my_blocked'))
          as t(name, masked, own)
 
 -- name: jobqueue.all
@@ -45,6 +46,9 @@ select * from drover.my_why
 -- name: log.own
 select * from drover.my_log
 
+-- name: blocked_jobs.own
+select * from drover.my_blocked
+
 -- name: allow_idle
 -- Switch idle_session_timeout off; return whether the server sends notifications: a replica does not.
 select not pg_is_in_recovery() from set_config('idle_session_timeout', '0', false)
@@ -68,8 +72,8 @@ select jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_st
        jq_attempt as attempt, jq_done_host as run_host, jq_done_pid as run_pid,
        jq_queued as queued, jq_starttime as start, jq_endtime as end,
        jq_itemsprocessed as processed, jq_itemsfailed as failed, jq_itemstotal as total,
-       jq_args as args, jq_endtext as text
-  from drover.jobqueue
+       b.condition, b.blocked_since, b.next_check, b.tries as checks, jq_args as args, jq_endtext as text
+  from drover.jobqueue j left join drover.blocked_jobs b using (jq_pk)
  where jq_state = any (:states::drover.job_state[]) and (:types::text[] is null or jq_type = any (:types))
    and (:with_ended_commands or jq_type <> 'command' or jq_endtime is null)
    and (:with_hidden or not exists (select from drover.job where job_pk = jq_job_fk and job_hidden))
@@ -266,6 +270,12 @@ select j.jq_type as type, q.queue_group as group, count(*) as jobs,
  where j.jq_state in ('held', 'queued', 'blocked') and j.jq_type <> 'command'
    and not coalesce(a.agent_present and a.agent_enabled, false)
  group by 1, 2, 4 order by 1, 2, 4
+
+-- name: conditions
+-- Return the conditions that jobs are blocked on.
+select condition, count(*) as jobs, policy, condition_since as since, tries as checks, next_check, tester
+  from drover.jobqueue join drover.blocked_jobs using (jq_pk)
+ group by condition, policy, condition_since, tries, next_check, tester order by condition, policy
 
 -- name: unknown_queues
 -- Return the queues that jobs name and that do not exist.

@@ -945,8 +945,8 @@ select (select count(*) from wanted), (select count(*) from changed)
 
 -- name: read_recovery
 -- Return the condition whose tester has answered, or else whose check is due longest: with the seconds since it began,
--- the rules of its policy, whether it has jobs, its tester and the state and the end text of that. Also the seconds to
--- the next check. No row: there is no condition.
+-- the rules of its policy, whether it has jobs, its tester and the state and the end text of that, and whether what its
+-- policy waits for is over. Also the seconds to the next check. No row: there is no condition.
 with next as materialized (
   select extract(epoch from recovery_next - now()) as seconds from drover.recovery
    where recovery_group = :group::text order by recovery_next, recovery_pk limit 1),
@@ -968,7 +968,7 @@ select r.recovery_pk, recovery_condition, recovery_tries, recovery_came,
        exists (
          select from drover.blocked join drover.jobqueue j on j.jq_pk between blocked_jq_fk and blocked_jq_fk
           where blocked_recovery = recovery_pk and jq_state = 'blocked') as has_jobs,
-       recovery_tester, t.jq_state, t.jq_endtext, next.seconds
+       recovery_tester, t.jq_state, t.jq_endtext, drover.is_over(p.policy_rules ->> 'until') as is_over, next.seconds
   from next left join r on true
   left join drover.recovery_policy p on (p.policy_group, p.policy_name) = (recovery_group, recovery_policy)
   left join drover.recovery_policy usual on (usual.policy_group, usual.policy_name) = (recovery_group, '')

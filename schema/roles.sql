@@ -137,7 +137,8 @@ grant execute on function drover.may_command(name)
 grant select (jq_pk, jq_name) on drover.jobqueue to drover_frontend, drover_frontend_sql;
 grant select (job_pk, job_name, job_hidden) on drover.job to drover_frontend, drover_frontend_sql;
 grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup,
-  drover.my_item_failure, drover.my_graph, drover.my_jobd, drover.my_job_groups, drover.my_jobdepends
+  drover.my_item_failure, drover.my_graph, drover.my_jobd, drover.my_job_groups, drover.my_jobdepends,
+  drover.my_blocked
   to drover_frontend, drover_frontend_sql;
 -- Which schedulers, queues and hosts there are: a front-end may read it before it inserts a job.
 grant select on drover.migration, drover.queue, drover.host, drover.scheduler, drover.scheduler_group, drover.size_limit
@@ -171,8 +172,9 @@ grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedul
   on drover.schedule to drover_operator;
 
 -- drover_readonly reads the states of things, but neither the data of jobs nor the output of agents.
-grant select on drover.jobs_masked, drover.why_masked, drover.graph, drover.jobdepends, drover.queue, drover.host,
-  drover.placement, drover.scheduler, drover.scheduler_group, drover.migration to drover_readonly;
+grant select on drover.jobs_masked, drover.why_masked, drover.blocked_jobs, drover.graph, drover.jobdepends,
+  drover.queue, drover.host, drover.placement, drover.scheduler, drover.scheduler_group, drover.migration
+  to drover_readonly;
 grant select (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_end, att_outcome,
               att_exitcode, att_signal)
   on drover.attempt to drover_readonly;
@@ -204,7 +206,8 @@ grant update on drover.claimable to drover_scheduler;  -- to lock the rows that 
 grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output,
   drover.item_failure, drover.command_ack to drover_scheduler;
 grant execute on function drover.settle(bigint[], bigint, integer, boolean), drover.announce(bigint[], text[]),
-  drover.json_bytes(jsonb), drover.texts(jsonb), drover.roles_of(name), drover.block_of(bigint) to drover_scheduler;
+  drover.json_bytes(jsonb), drover.is_over(text), drover.texts(jsonb), drover.roles_of(name),
+  drover.block_of(bigint) to drover_scheduler;
 -- Removes jobs that ended long ago; drover_scheduler may remove none by itself.
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint) to drover_scheduler;
 -- Queues what schedules ask for, once for each of their times.

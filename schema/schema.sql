@@ -561,6 +561,26 @@ CREATE FUNCTION drover.is_claimed_by_record(job drover.jobqueue) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((NOT (job).jq_msq) AND ((job).jq_rescued = 0) AND ((job).jq_unique_key IS NULL) AND ((job).jq_not_after IS NULL));
 
+CREATE FUNCTION drover.is_over(what text) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select case drover.word(what, 1)
+    when 'host' then exists (
+      select from drover.host where host_name = drover.word(what, 2) and host_present and host_enabled
+         and coalesce(host_down_until <= now(), true))
+    when 'agent' then exists (
+      select from drover.agent where agent_type = drover.word(what, 2) and agent_present and agent_enabled
+         and coalesce(agent_blocked_until <= now(), true))
+    when 'queue' then exists (
+      select from drover.queue where queue_name = drover.word(what, 2) and queue_present and not queue_paused
+         and coalesce(queue_concurrency > (
+           select count(distinct jq_pk) from drover.in_hand cross join lateral unnest(hand_jobs) as u(pk)
+             join drover.jobqueue j on j.jq_pk = u.pk
+            where jq_queue = queue_name and (jq_state in ('claimed', 'running')
+                  or jq_pk in (select r.jq_pk from drover.recorded r))), true))
+    else false end
+$$;
+
 CREATE FUNCTION drover.is_scheduler() RETURNS boolean
     LANGUAGE sql STABLE
     SET search_path TO 'drover', 'pg_temp'
@@ -1697,6 +1717,21 @@ CREATE VIEW drover.awaited AS
    FROM (drover.blocked
      JOIN drover.recovery ON ((recovery.recovery_pk = blocked.blocked_recovery)));
 
+CREATE VIEW drover.blocked_jobs AS
+ SELECT blocked.blocked_jq_fk AS jq_pk,
+    recovery.recovery_condition AS condition,
+    recovery.recovery_policy AS policy,
+    blocked.blocked_since,
+    recovery.recovery_since AS condition_since,
+    recovery.recovery_tries AS tries,
+    recovery.recovery_next AS next_check,
+    recovery.recovery_tester AS tester,
+    blocked.blocked_queue,
+    blocked.blocked_rank,
+    blocked.blocked_queued
+   FROM (drover.blocked
+     JOIN drover.recovery ON ((recovery.recovery_pk = blocked.blocked_recovery)));
+
 CREATE TABLE drover.claimable (
     claim_jq_fk bigint,
     claim_queued timestamp with time zone NOT NULL,
@@ -2124,6 +2159,22 @@ CREATE VIEW drover.my_attempt WITH (security_barrier='true') AS
     a.att_reason
    FROM (drover.attempt a
      JOIN drover.jobqueue j ON ((j.jq_pk = a.att_jq_fk)))
+  WHERE (j.jq_submitter = SESSION_USER);
+
+CREATE VIEW drover.my_blocked WITH (security_barrier='true') AS
+ SELECT b.jq_pk,
+    b.condition,
+    b.policy,
+    b.blocked_since,
+    b.condition_since,
+    b.tries,
+    b.next_check,
+    b.tester,
+    b.blocked_queue,
+    b.blocked_rank,
+    b.blocked_queued
+   FROM (drover.blocked_jobs b
+     JOIN drover.jobqueue j ON ((j.jq_pk = b.jq_pk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
 CREATE VIEW drover.my_cleanup WITH (security_barrier='true') AS

@@ -35,8 +35,16 @@ from scheduler.model.config import Config
 from scheduler.model.states import BLOCKED, CLAIMED, FAILED, HELD, JOB_STATES, QUEUED, RUNNING
 
 LISTED_STATES = (HELD, QUEUED, CLAIMED, RUNNING, BLOCKED, FAILED)
-COLUMNS = ("job", "name", "type", "queue", "state", "priority", "queued", "processed", "total", "host", "args", "text")
-USUAL = {"name": (None,), "queue": ("default", None)}  # a column that has no other values is left out
+COLUMNS = (
+    "job", "name", "type", "queue", "state", "priority", "queued", "processed", "total", "host", "blocked_since",
+    "next_check", "args", "text",
+)  # fmt: skip
+USUAL = {
+    "name": (None,),
+    "queue": ("default", None),
+    "blocked_since": (None,),
+    "next_check": (None,),
+}  # a column that has no other values is left out
 WIDTHS = {"args": 48, "text": 60}
 SIGNALLED = 128  # what a shell adds to the number of a signal
 LOG_ROWS = 100

@@ -33,7 +33,7 @@ from scheduler.package_data import schema_dir
 
 # How much a role may see of a table: all rows but not what jobs work on, its own rows, or nothing.
 MASKED, OWN, NOTHING = "masked", "own", "nothing"
-RESTRICTED_TABLES: Final = ("jobqueue", "scheduler_status", "output", "why", "log")
+RESTRICTED_TABLES: Final = ("jobqueue", "scheduler_status", "output", "why", "log", "blocked_jobs")
 RESTRICTIONS: Final = {
     ("jobqueue", OWN): "sees its own jobs alone: no others are listed or counted",
     ("scheduler_status", MASKED): "does not see how long the statements and turns of schedulers take",

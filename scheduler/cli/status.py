@@ -144,6 +144,7 @@ def _parts(session: Session, name: str) -> Iterator[tuple[str, Table]]:
     yield "jobs", pivot(session.rows("job_counts"))
     yield "unserved", session.table("Types that no scheduler serves", "unserved_types")
     yield "unknown_queues", session.table("Jobs in queues that do not exist", "unknown_queues")
+    yield "conditions", session.table("Conditions that jobs are blocked on", "conditions")
     yield "queues", session.table("Queues", "queues", group=name)
     yield "statements", session.table("Statements of the schedulers", "statements", group=name)
 

@@ -55,14 +55,15 @@ def check_next(context: Context) -> Steps[float | None]:
 
 def read_condition(cells: Sequence[bytes | None]) -> Condition:
     """Return the condition in a row of query `read_recovery`, without the first cell and the last."""
-    name, tries, came, elapsed, rules, has_jobs, tester, state, said = cells
-    answer = Answer.NOT_ASKED
-    if tester is not None:
+    name, tries, came, elapsed, rules, has_jobs, tester, state, said, is_over = cells
+    policy, answer = read_policy(json.loads(rules or b"{}")), Answer.NOT_ASKED
+    if policy.until:
+        answer = Answer.CLEARED if is_over == b"t" else Answer.STILL_THERE
+    elif tester is not None:
         is_late = (said or b"").startswith(b"timeout: ")
         answer = Answer.STILL_THERE if is_late else _ANSWERS.get(state or b"", Answer.STILL_THERE)
     return Condition(
-        text_of(name), read_policy(json.loads(rules or b"{}")), int(tries or 0), int(came or 0), float(elapsed or 0),
-        has_jobs == b"t", answer,
+        text_of(name), policy, int(tries or 0), int(came or 0), float(elapsed or 0), has_jobs == b"t", answer,
     )  # fmt: skip
 
 

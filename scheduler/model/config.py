@@ -31,6 +31,7 @@ MOST_DAYS = 36_500
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
 STEP = re.compile(r"(?:([1-9][0-9]{0,8})x)?([0-9]{1,8}(?:\.[0-9]{1,3})?)")
+UNTIL = re.compile(r"(host|agent|queue) \S+")
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # The daemon's own login at the database: an agent gets one of its own, by `database` or `env`.
 SECRET = frozenset({"PGPASSWORD", "DROVER_DATABASE_URL"})
@@ -258,6 +259,7 @@ class Condition:
     tester_args: str = ""
     tester_timeout: float = field(default=60.0, validator=SPAN)
     tester_failure: Literal["wait", "fail"] = "wait"
+    until: str = field(default="", validator=_matches(UNTIL, "must be like host NAME, agent TYPE or queue NAME"))
 
     def rules(self, usual_wait: float) -> dict[str, Any]:
         """Return the rules as policy/recovery.py reads them."""
@@ -267,7 +269,7 @@ class Condition:
             "steps": read or [(0, usual_wait if self.wait is None else self.wait)],
             "max_tries": self.max_tries, "max_elapsed": self.max_elapsed, "at_once": self.at_once,
             "tester": self.tester, "tester_args": self.tester_args, "tester_timeout": self.tester_timeout,
-            "tester_failure": self.tester_failure,
+            "tester_failure": self.tester_failure, "until": self.until,
         }  # fmt: skip
 
 
@@ -314,6 +316,7 @@ AGENT_RULES: tuple[Rule, ...] = (
 
 CONDITION_RULES: tuple[Rule, ...] = (
     ("steps", lambda c: c.wait is None or not c.steps, "contradicts wait: give one of them"),
+    ("until", lambda c: not c.tester or not c.until, "contradicts tester: give one of them"),
     ("condition", lambda c: not re.search(r"\s", c.condition), "is one word, or * for all others"),
 )
 

@@ -7,7 +7,7 @@ the database, so only lengths come in here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -38,12 +38,7 @@ class Policy:
     tester_args: str = ""  # that it is given, or the condition
     tester_timeout: float = USUAL_WAIT_S
     tester_failure: str = "wait"  # or fail
-    until: str = ""  # a test by the database: `host NAME`, `agent NAME`, `queue NAME`
-
-    @property
-    def has_tester(self) -> bool:
-        """Return whether the jobs are not to find out by themselves."""
-        return bool(self.tester or self.until)
+    until: str = ""  # in place of a tester: `host NAME`, `agent TYPE` or `queue NAME`; the database knows the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +98,7 @@ Step = Forget | Release | Ask | Wait | Fail
 
 def read_policy(rules: Mapping[str, Any]) -> Policy:
     """Return a policy as the database has it; what it leaves out is as usual."""
-    given = {name: rules[name] for name in Policy.__dataclass_fields__ if rules.get(name) is not None}
+    given = {each.name: rules[each.name] for each in fields(Policy) if rules.get(each.name) is not None}
     if "steps" in given:
         given["steps"] = tuple((int(count or 0), float(wait)) for count, wait in given["steps"])
     return Policy(**given)
@@ -129,10 +124,10 @@ def decide(seen: Condition) -> Step:
         return Fail(f"{FAILURE}: the tester of condition {seen.name} failed")
     if seen.answer is not Answer.NOT_ASKED:
         return _after_vain_check(replace(seen, tries=seen.tries + 1))
-    was_cleared = not policy.has_tester and seen.tries > 0 and seen.came == 0  # what it let go did not come back
+    was_cleared = not policy.tester and seen.tries > 0 and seen.came == 0  # what it let go did not come back
     if not was_cleared and (why := _over(seen)):
         return Fail(why)
-    if policy.has_tester:
+    if policy.tester:
         return Ask(policy.tester, policy.tester_args or seen.name, policy.tester_timeout)
     if was_cleared:
         return Release(policy.at_once or None, 1, wait_before(policy, 1), is_new=True)

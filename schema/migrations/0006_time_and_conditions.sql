@@ -165,6 +165,26 @@ begin
   return null;
 end $$;
 
+-- Say whether that is over what a policy without a tester waits for: `host NAME`, `agent TYPE` or `queue NAME` that can
+-- do no work at present.
+create function drover.is_over(what text) returns boolean language sql stable as $$
+  select case drover.word(what, 1)
+    when 'host' then exists (
+      select from drover.host where host_name = drover.word(what, 2) and host_present and host_enabled
+         and coalesce(host_down_until <= now(), true))
+    when 'agent' then exists (
+      select from drover.agent where agent_type = drover.word(what, 2) and agent_present and agent_enabled
+         and coalesce(agent_blocked_until <= now(), true))
+    when 'queue' then exists (
+      select from drover.queue where queue_name = drover.word(what, 2) and queue_present and not queue_paused
+         and coalesce(queue_concurrency > (
+           select count(distinct jq_pk) from drover.in_hand cross join lateral unnest(hand_jobs) as u(pk)
+             join drover.jobqueue j on j.jq_pk = u.pk
+            where jq_queue = queue_name and (jq_state in ('claimed', 'running')
+                  or jq_pk in (select r.jq_pk from drover.recorded r))), true))
+    else false end
+$$;
+
 -- The conditions with the jobs that wait for them.
 create view drover.conditions as
 select recovery_pk, recovery_group as condition_group, recovery_condition as condition, recovery_policy as policy,
@@ -174,6 +194,16 @@ select recovery_pk, recovery_group as condition_group, recovery_condition as con
  cross join lateral (
    select count(*) as jobs, min(blocked_since) as oldest from drover.blocked where blocked_recovery = recovery_pk) b
  where jobs > 0;
+
+-- The blocked jobs, each with its condition; and those of the own login.
+create view drover.blocked_jobs as
+select blocked_jq_fk as jq_pk, recovery_condition as condition, recovery_policy as policy, blocked_since,
+       recovery_since as condition_since, recovery_tries as tries, recovery_next as next_check,
+       recovery_tester as tester, blocked_queue, blocked_rank, blocked_queued
+  from drover.blocked join drover.recovery on recovery_pk = blocked_recovery;
+
+create view drover.my_blocked with (security_barrier) as
+select b.* from drover.blocked_jobs b join drover.jobqueue j on j.jq_pk = b.jq_pk where j.jq_submitter = session_user;
 
 -- Of a blocked job: since when, and when the next check is.
 create view drover.awaited as

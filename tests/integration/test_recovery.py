@@ -1,12 +1,13 @@
 """Jobs that are blocked on a condition: how they wait, are let go, end by commands and by their policy."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.conftest import Launch
+from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, Row, agent, python
 from tests.integration.test_commands import HOST, QUICK, told
 
@@ -102,6 +103,20 @@ def test_types_follow_policies_of_their_own_t13(launch: Launch, licensed: Callab
     slow, usual = sorted(conditions(daemon), key=lambda row: row["policy"])
     assert (slow["policy"], usual["policy"]) == ("slow", "tape")
     assert (slow["next_check"] - usual["next_check"]).total_seconds() > 3000
+
+
+def test_blocked_jobs_are_listed_with_their_condition_t78(
+    launch: Launch, licensed: Callable[..., str], ask: Ask
+) -> None:
+    daemon = launch(HOST + licensed() + policy("tape", LONG))
+    (pk,) = blocked(daemon, "tape is away")
+    listed = json.loads(ask("ls --json").out)
+    assert (listed["job"], listed["state"], listed["condition"], listed["checks"]) == (pk, "blocked", "tape", 0)
+    assert listed["blocked_since"] < listed["next_check"]
+    assert "NEXT_CHECK" in ask("ls").out
+    (shown,) = json.loads(ask("status --json").out)["conditions"]
+    assert (shown["condition"], shown["jobs"], shown["policy"]) == ("tape", 1, "tape")
+    assert shown["next_check"] == listed["next_check"]
 
 
 # ---- let go
@@ -209,6 +224,28 @@ def test_tester_says_when_the_jobs_may_go_t80_t81_t12(
     ready.touch()
     there.touch()
     daemon.wait_all(pks)
+
+
+@pytest.mark.parametrize(
+    ("until", "closed", "opened"),
+    [
+        ("host beta", "host-disable beta", "host-enable beta"),
+        ("agent c", "agent-disable c", "agent-enable c"),
+        ("queue q", "pause q", "continue q"),
+    ],
+)
+def test_jobs_wait_until_a_host_type_or_queue_can_work_t75_t80(
+    launch: Launch, licensed: Callable[..., str], ready: Path, until: str, closed: str, opened: str
+) -> None:
+    site = HOST + "[hosts.beta]\n[queues.q]\n" + licensed() + licensed("c")
+    daemon = launch(site + policy("other", f'wait = 0.2\nuntil = "{until}"'))
+    told(daemon, closed)
+    (pk,) = blocked(daemon, "other")
+    daemon.until(lambda: conditions(daemon)[0]["tries"] >= 2)
+    assert len(daemon.attempts(pk)) == 1
+    ready.touch()
+    told(daemon, opened)
+    daemon.wait(pk)
 
 
 def test_hung_tester_delays_no_other_job_and_is_ended_t11(

@@ -133,11 +133,13 @@ def test_ls_cuts_long_arguments_marks_urgent_jobs_and_names_unusual_queues_r76()
         "processed",
         "total",
         "host",
+        "blocked_since",
+        "next_check",
         "args",
         "text",
     )
     for queue, shown in (("default", ()), (None, ()), ("mail", ("mail",))):
-        row = (1, None, "noop", queue, "queued", True, "b", NOON, 0, None, None, "x" * 60_000, None)
+        row = (1, None, "noop", queue, "queued", True, "b", NOON, 0, None, None, None, None, "x" * 60_000, None)
         brief_row = (1, "noop", *shown, "queued", "!b", NOON, 0, None, None, "x" * 47 + "…", None)
         assert brief(Table("", names, [row])).rows == [brief_row]
 

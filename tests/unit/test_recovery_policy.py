@@ -118,6 +118,8 @@ def test_wait_of_a_policy_is_blocked_delay_by_default_t79() -> None:
         ('steps = ["often"]', "steps[0]: must be like 10x20: ten checks, 20 seconds before each; or 300, for ever"),
         ('steps = ["10", "2x5"]', "steps[0]: is for ever: no step can follow it"),
         ('wait = 5\nsteps = ["10"]', "steps: contradicts wait: give one of them"),
+        ('until = "tape is back"', "until: must be like host NAME, agent TYPE or queue NAME"),
+        ('until = "host alpha"\ntester = "a"', "until: contradicts tester: give one of them"),
         ('tester = "nobody"', "tester: no such agent type is configured"),
         ('types = ["a", "nobody"]', "types[1]: no such agent type is configured"),
         ('condition = "two words"', "condition: is one word, or * for all others"),
