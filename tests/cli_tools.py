@@ -1,7 +1,6 @@
 """For tests of the commands: what a daemon would do to rows, along legal moves only. No daemon runs."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import TupleRow
+
+from tests import warm
 
 CONFIG = """
 [hosts.local]
@@ -79,7 +80,5 @@ def write_log(connection: psycopg.Connection, job: int | None, message: str, kin
 def run_as(database: str, config: Path, role: str, words: str) -> Done:
     """Run the real command as a role of the schema."""
     variables = environment(make_conninfo(database, user=f"drover_{role}"), config)
-    done = subprocess.run(
-        [*DROVER, *words.split()], capture_output=True, text=True, env=variables, stdin=subprocess.DEVNULL, check=False
-    )
+    done = warm.run([*DROVER, *words.split()], env=variables)
     return Done(done.returncode, done.stdout, done.stderr)

@@ -107,14 +107,16 @@ def empty_database(postgres: str) -> Iterator[str]:
 
 @contextmanager
 def _database(server: str, template: str) -> Iterator[tuple[str, str]]:
+    """Create a database, yield its name and conninfo, and drop it.
+
+    Copying files takes two thirds of the processor time of writing each page to the log too; old servers do nothing
+    else. One session does both, for a new one takes as long as a tenth of all this.
+    """
     name = f"test_{uuid4().hex}"
-    _run(server, f"create database {name} template {template}")
-    try:
-        yield name, make_conninfo(server, dbname=name)
-    finally:
-        _run(server, f"drop database {name} with (force)")
-
-
-def _run(server: str, statement: str) -> None:
     with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(statement.encode())
+        strategy = "strategy file_copy" if connection.info.server_version >= 150_000 else ""
+        connection.execute(f"create database {name} template {template} {strategy}".encode())
+        try:
+            yield name, make_conninfo(server, dbname=name)
+        finally:
+            connection.execute(f"drop database {name} with (force)".encode())

@@ -6,11 +6,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from scheduler.daemon.connections import PLANS
 from scheduler.drivers.sql import load
 from scheduler.model.queue_requests import SUSPECT_AFTER
 from scheduler.package_data import schema_dir
+from tests.conftest import _database
 from tests.schema_tools import Connection, read_column
 
+MANY = 100_000
 OWNER = "00000000-0000-0000-0000-000000000001"
 END_AND_CLAIM = load((schema_dir() / "queries.sql").read_text())["end_and_claim"]
 
@@ -25,6 +28,8 @@ def _claims(queue: Connection, mode: str, beyond: int = 0) -> dict[str, Any]:
     }  # fmt: skip
     cursor = psycopg.ClientCursor(queue)
     with queue.transaction(force_rollback=True):
+        for setting in PLANS:
+            cursor.execute(setting.replace("set ", "set local ", 1).encode())
         cursor.execute(f"set local plan_cache_mode = force_{mode}_plan".encode())
         cursor.execute(f"prepare end_and_claim as {END_AND_CLAIM.sql}".encode())
         marks = ", ".join("%s" for _ in END_AND_CLAIM.names)
@@ -57,26 +62,32 @@ def _fill(queue: Connection, rows: int, unmet: int = 0) -> None:
     queue.execute("vacuum analyze drover.jobqueue")
 
 
-@pytest.fixture
-def active(queue: Connection) -> Connection:
-    """Return the queue of a group that has an active daemon."""
+@pytest.fixture(scope="module")
+def active(postgres: str, migrated: str) -> Iterator[Connection]:
+    """Yield the queue of a group that has an active daemon and 100,000 jobs; tests that claim undo it."""
+    with _database(postgres, migrated) as (_, conninfo), psycopg.connect(conninfo, autocommit=True) as queue:
+        _activate(queue)
+        _fill(queue, MANY)
+        yield queue
+
+
+def _activate(queue: Connection) -> None:
     queue.execute(
         "insert into drover.scheduler_group values ('default', %s, now() + interval '1 hour', now())", (OWNER,)
     )
-    return queue
 
 
 @pytest.mark.parametrize("beyond", [0, 50_000])
 @pytest.mark.parametrize("mode", ["custom", "generic"])
 def test_claim_reads_what_it_takes_from_the_index_j36_t3(active: Connection, mode: str, beyond: int) -> None:
-    _fill(active, 100_000)
     plan = _claims(active, mode, beyond)
     assert [rows for index, rows, _ in _scans(plan) if index == "claimable_order"] == [4]  # tokens
     assert _pages(plan) < 20
 
 
-def test_claim_costs_the_same_with_many_waiting_jobs_j36(active: Connection) -> None:
-    _fill(active, 1000)
-    before = _pages(_claims(active, "custom"))
-    _fill(active, 100_000, unmet=1)
-    assert _pages(_claims(active, "custom")) <= before + 8
+def test_claim_costs_the_same_with_many_waiting_jobs_j36(queue: Connection) -> None:
+    _activate(queue)
+    _fill(queue, 1000)
+    before = _pages(_claims(queue, "custom"))
+    _fill(queue, MANY, unmet=1)
+    assert _pages(_claims(queue, "custom")) <= before + 8

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.cli_tools import DROVER, Done
 from tests.integration.conftest import Launch
 from tests.integration.daemon import agent, lines, python, rec
@@ -34,7 +35,7 @@ def ask(tmp_path: Path) -> Ask:
         config.write_text(text)
         environment = os.environ | {"DROVER_CONFIG": str(config), "DROVER_ALLOW_ROOT": "1"}
         root = Path(__file__).parents[2]
-        done = subprocess.run([*DROVER, *words], env=environment, cwd=root, capture_output=True, text=True, check=False)
+        done = warm.run([*DROVER, *words], env=environment, cwd=root)
         return Done(done.returncode, done.stdout, done.stderr)
 
     return ask
