@@ -213,6 +213,36 @@ select agent_type as type, agent_group as group, scheduler_host || '.' || schedu
 
 -- drover status
 
+-- Schedules
+
+-- name: list_schedule
+select schedule_name as schedule, schedule_type as type, schedule_enabled as enabled,
+       coalesce('at ' || schedule_at, 'every ' || schedule_every, schedule_cron) as times, schedule_zone as zone,
+       schedule_next as next, schedule_last as last, schedule_catch_up as catch_up, schedule_overlap as overlap,
+       schedule_jitter as jitter, schedule_submitter as submitter, schedule_reason as reason
+  from drover.schedule order by schedule_name
+
+-- name: next_schedules
+-- Return the schedules that start next, `most` at most, or the one of a name.
+select schedule_name as name, schedule_at as at, schedule_every as every, schedule_cron as cron, schedule_zone as zone,
+       schedule_from as since, schedule_enabled as enabled, now() as now
+  from drover.schedule
+ where :name::text is null and schedule_enabled and schedule_due is not null or schedule_name = :name
+ order by schedule_due limit :most
+
+-- name: now
+select now()
+
+-- name: add_schedule
+insert into drover.schedule (schedule_name, schedule_at, schedule_every, schedule_cron, schedule_zone,
+                             schedule_catch_up, schedule_jitter, schedule_overlap, schedule_enabled, schedule_job,
+                             schedule_next)
+values (:name, :at::timestamptz, :every::interval, :cron::text, :zone, :catch_up, :jitter::interval, :overlap, :enabled,
+        :job::jsonb, :next::timestamptz)
+
+-- name: remove_schedule
+delete from drover.schedule where schedule_name = :name returning schedule_name
+
 -- name: group_names
 select group_name from drover.scheduler_group order by group_name
 

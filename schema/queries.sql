@@ -1351,6 +1351,27 @@ changed as (
 select new_values is not null, coalesce('queue ' || :queue::text || ': ' || new_values, 'no queue ' || :queue::text)
   from lease left join changed on true
 
+-- name: set_schedule
+-- Switch a schedule on or off. Return whether there is one of this name. No row: the group is not ours any more.
+with {{lease}},
+changed as (
+  update drover.schedule set schedule_enabled = :enabled::boolean
+   where schedule_name = :name::text and exists (select from lease)
+  returning schedule_name)
+select exists (select from changed) from lease
+
+-- name: run_schedule
+-- Start a schedule now; see drover.run_schedule. No row: as for add_queue, or the schedule is locked.
+with {{lease}},
+command as materialized (
+  select jq_pk from drover.jobqueue
+   where jq_pk = :command::bigint and jq_state = 'queued' and exists (select from lease)
+     for no key update skip locked),
+run as materialized (select r.* from command, lateral drover.run_schedule(:name::text) r),
+changed as materialized (select from run where started),
+{{took_effect}}
+select started, said from run where said is not null
+
 -- name: may_step_down
 -- Return why a command to give up our group cannot be obeyed, or null; and our name. The reasons: it names an unknown
 -- group or another one than ours; the group was taken over after the command; it names none and several groups have a

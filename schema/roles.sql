@@ -212,7 +212,9 @@ grant execute on function drover.settle(bigint[], bigint, integer, boolean), dro
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint) to drover_scheduler;
 -- Queues what schedules ask for, once for each of their times.
 grant execute on function
-  drover.start_schedule(text, timestamptz, timestamptz, timestamptz, text, timestamptz[]) to drover_scheduler;
+  drover.start_schedule(text, timestamptz, timestamptz, timestamptz, text, timestamptz[]),
+  drover.run_schedule(text) to drover_scheduler;
+grant update (schedule_enabled) on drover.schedule to drover_scheduler;
 
 -- drover_operator gets warnings about sessions that slow the queue, so it must see their age and their statements.
 do $$ begin

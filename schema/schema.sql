@@ -1164,6 +1164,7 @@ begin
   if is_new and new.schedule_next is not null then
     new.schedule_due := new.schedule_next;
     new.schedule_computed := now();
+    new.schedule_from := coalesce(new.schedule_next - new.schedule_every, now());
   elsif is_new or (new.schedule_at, new.schedule_every, new.schedule_cron, new.schedule_zone, new.schedule_jitter,
                    new.schedule_enabled)
        is distinct from (old.schedule_at, old.schedule_every, old.schedule_cron, old.schedule_zone, old.schedule_jitter,
@@ -1360,6 +1361,39 @@ CREATE FUNCTION drover.roles_of(role name) RETURNS json
     join pg_catalog.pg_roles r on pg_catalog.pg_has_role(s.oid, r.oid, 'member')
    where s.rolname = role
 $$;
+
+CREATE FUNCTION drover.run_schedule(name text, OUT started boolean, OUT said text) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  s    drover.schedule;
+  busy bigint[];
+  made bigint[];
+begin
+  select * into s from schedule where schedule_name = name for no key update skip locked;
+  started := false;
+  if not found then
+    said := (select 'no schedule ' || name where not exists (select from schedule where schedule_name = name));
+    return;
+  end if;
+  busy := array(select jq_pk from jobqueue where jq_pk = any (s.schedule_jobs) and jq_endtime is null);
+  if busy <> '{}' and s.schedule_overlap = 'skip' then
+    said := 'schedule ' || name || ': skipped: job ' || busy[1] || ' of the start before has not ended';
+    return;
+  end if;
+  made := drover.queue_scheduled(s.schedule_job, s.schedule_submitter, busy);
+  insert into schedule_start (start_schedule, start_due_at, start_jobs) values (name, now(), made);
+  update schedule set schedule_jobs = made, schedule_reason = null where schedule_name = name;
+  started := true;
+  said := 'schedule ' || name || ': queued ' || array_to_string(made, ', ');
+exception when others then
+  if sqlstate !~ '^(22|23|42|P0)' then
+    raise;
+  end if;
+  started := false;
+  said := 'schedule ' || name || ': not queued: ' || sqlerrm;
+end $$;
 
 CREATE FUNCTION drover.schedule_mistake(job jsonb) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER

@@ -161,6 +161,19 @@ ANSWER: Final = (
     _argument("--json", "print the answer as JSON"),
     _argument("--wait SECONDS", "wait at most so long for the answer; default: no limit", type=_seconds, default=inf),
 )
+JOB_OPTIONS: Final = (  # what a job asks for, of those who submit or schedule it
+    _argument("--force", "queue it even if no scheduler serves the type, or queue or host do not exist"),
+    _argument("--sql", "ARGS is a query: one work item a row", **OR_NULL),
+    _argument("--runonpfile COLUMN", "like --sql; this column decides on which host each row is processed"),
+    _argument("--key COLUMN", "unique, ordered column: progress is checkpointed by it"),
+    _argument("--host HOST", "run on this host only"),
+    _argument("--queue QUEUE", "use this named queue"),
+    _argument("--urgent", "run it before all jobs that are not urgent", **OR_NULL),
+    _argument("--priority LETTERS", "letters and digits, a before z; default n"),
+    _argument("--retries N", "retries after failure; default 0", type=_number(0, LARGEST_NUMBER)),
+    _argument("--delete FILE", "remove this file after success; may be repeated", action="append"),
+)
+SCHEDULE_ACTIONS: Final = ("list", "add", "run", "enable", "disable", "remove", "next")
 
 # For words in the usage of a verb of the registry: the attribute of the parsed options, and the argument that sets it.
 CONDITIONS: Final = "a job, or a condition that jobs are blocked on"
@@ -238,18 +251,9 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("args ARGS", "the parameter, joined by blanks; - reads one job a line from stdin", nargs="*"),
         _argument("--wait SECONDS", "wait for the end; --wait=9: at most 9 s", nargs="?", type=_seconds),
         _argument("--json", "one JSON object a line for each job; with --wait for its end too"),
-        _argument("--force", "queue it even if no scheduler serves the type, or queue or host do not exist"),
-        _argument("--sql", "ARGS is a query: one work item a row", **OR_NULL),
-        _argument("--runonpfile COLUMN", "like --sql; this column decides on which host each row is processed"),
-        _argument("--key COLUMN", "unique, ordered column: progress is checkpointed by it"),
-        _argument("--host HOST", "run on this host only"),
-        _argument("--queue QUEUE", "use this named queue"),
-        _argument("--urgent", "run it before all jobs that are not urgent", **OR_NULL),
+        *JOB_OPTIONS,
         _argument("--manual", "hold it until it is run by hand, with drover run", action="store_const", const="manual"),
-        _argument("--priority LETTERS", "letters and digits, a before z; default n"),
-        _argument("--retries N", "retries after failure; default 0", type=_number(0, LARGEST_NUMBER)),
         _argument("--name TYPE.NONCE", "unique name of the job"),
-        _argument("--delete FILE", "remove this file after success; may be repeated", action="append"),
     )),
     "setup": Command("submit.set_up_job", "set a job up by name, held until it is released", (
         _argument("name TYPE.NONCE", "unique name of the job; its variables are read from stdin"),
@@ -264,6 +268,22 @@ COMMANDS: Final[dict[str, Command]] = {
     "queue": _list_command("queue", "list queues, or change one"),
     "host": _list_command("host", "list hosts, or change one"),
     "agent": _list_command("agent", "list agent types, or enable or disable one"),
+    "schedule": Command("schedule.list_or_change", "list schedules, or add, change or start one", (
+        _argument("action", "default: list", nargs="?", default="list", choices=SCHEDULE_ACTIONS),
+        _argument("args WORD", "the name; for add then type and arguments, for next a number", nargs="*"),
+        _argument("--at TIME", "start once, at this local time"),
+        _argument("--every INTERVAL", "start at equal intervals, as 13m, 1h 30m or 90, in seconds"),
+        _argument("--cron EXPRESSION", "start as cron says: five fields, or @daily and the like"),
+        _argument("--zone ZONE", "the time zone, as Europe/Berlin; default: UTC", default="UTC"),
+        _argument("--catch-up WHICH", "missed starts to make up for", choices=("one", "all", "none"), default="one"),
+        _argument("--jitter INTERVAL", "start later by a part of this interval", default="0"),
+        _argument("--overlap HOW", "queue a start behind the one before, or skip it", choices=("queue", "skip"),
+                  default="queue"),
+        _argument("--disabled", "start nothing until it is enabled"),
+        _argument("--jobs FILE", "queue the group of jobs that this JSON file describes; - is stdin"),
+        *JOB_OPTIONS,
+        *ANSWER,
+    )),
     "command": Command("admin.send_commands", "give the scheduler any command", (
         _argument("args WORD", "a verb and its arguments; see COMMANDS in drover-jobqueue(7)", nargs="+"),
         *ANSWER,

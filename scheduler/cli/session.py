@@ -53,8 +53,13 @@ RULES: Final = {  # what a row breaks, in words for those who do not know the co
     "jobqueue_jq_name_key": "a job of this name exists already; see drover why NAME",
     "jobqueue_one_live_row_per_key": "a job with this jq_unique_key has not ended yet",
     "jobqueue_jq_job_fk_fkey": "this job group does not exist",
+    "schedule_pkey": "a schedule of this name exists already; remove it first, or choose another name",
+    "schedule_schedule_name_check": "the name of a schedule has letters, digits and _ . / - (not first), 64 at most",
+    "schedule_schedule_jitter_check": "a jitter is from 0 to one day",
+    "schedule_jitter_is_less_than_every": "a jitter must be less than the interval between two starts",
     "jobdepends_not_on_itself": "a job cannot depend on itself",
 }
+CONSTRAINT: Final = re.compile('violates [a-z ]*constraint "([a-z_]+)"')
 # What to do next where a login has not the right, or is refused.
 BE_ANOTHER: Final = "connect as a role that has the right; see drover-jobqueue(7)"
 SET_PEOPLE_URL: Final = (
@@ -87,6 +92,11 @@ class Session:
     def rows(self, name: str, /, **parameters: Any) -> list[Any]:
         """Return the rows of a statement, as tuples."""
         return list(self.table("", name, **parameters).rows)
+
+    def run(self, name: str, /, **parameters: Any) -> None:
+        """Run a statement that returns no rows."""
+        text, values = self._permitted(name, parameters)
+        psycopg.RawCursor(self.connection).execute(text, values)
 
     def records(self, name: str, /, **parameters: Any) -> list[dict[str, Any]]:
         """Return the rows of a statement, as mappings."""
@@ -254,7 +264,9 @@ def translated_errors(next_step: str = BE_ANOTHER) -> Iterator[None]:
         yield
     except psycopg.Error as error:
         # What the database says; of a constraint of ours, the rule that was broken.
-        said = RULES.get(error.diag.constraint_name or "") or error.diag.message_primary or str(error)
+        message = error.diag.message_primary or str(error)
+        broken = CONSTRAINT.search(message)  # of the job of a schedule
+        said = RULES.get(error.diag.constraint_name or (broken[1] if broken else "")) or message
         match error:
             case psycopg.errors.InsufficientPrivilege():
                 raise ConfigError(f"{said}: {next_step}") from error

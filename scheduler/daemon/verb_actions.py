@@ -266,6 +266,24 @@ _REMOVALS: Final = {
 }  # fmt: skip
 
 
+def set_schedule(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Let a schedule start at its times, or not."""
+    name, enabled = command.values["schedule"], command.verb == "schedule-enable"
+    (found,) = yield from context.change("set_schedule", name=name, enabled=enabled)
+    if found != b"t":
+        return Done(f"no schedule {name}", ok=False)
+    return Done(f"schedule {name}: {'enabled' if enabled else 'disabled'}")
+
+
+def run_schedule(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Start a schedule now, once."""
+    name = command.values["schedule"]
+    if row.took_effect:
+        return Done(f"schedule {name}: started")
+    started, said = yield from context.change("run_schedule", command=row.pk, name=name)
+    return Done(text_of(said), ok=started == b"t")
+
+
 def flush(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
     """Remove what is long over, piece by piece."""
     days, failed_too = command.values["days"], command.values["failed"] is not None
@@ -381,6 +399,7 @@ ACTIONS: Final[dict[str, Action]] = {
     action.__name__: action
     for action in (
         kill, cancel, signal, release, hold, ice, retry, priority, unblock, run, set_host, set_type, pause, add_queue,
-        remove_queue, flush, status, shutdown, step_down, reload, reopen_log, verbose, reset, poll,
+        remove_queue, set_schedule, run_schedule, flush, status, shutdown, step_down, reload, reopen_log, verbose,
+        reset, poll,
     )
 }  # fmt: skip

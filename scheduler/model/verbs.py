@@ -101,6 +101,9 @@ _ENTRIES: Final = (
     Verb("host-filter", HOST, "NAME FILTER...", "take certain jobs only on a host", "set_host", "host filter"),
     Verb("agent-enable", TYPE, "NAME", "serve an agent type", "set_type", "agent enable"),
     Verb("agent-disable", TYPE, "NAME", "serve an agent type no more", "set_type", "agent disable"),
+    Verb("schedule-run", ANY, "SCHEDULE", "start a schedule now", "run_schedule", "schedule run"),
+    Verb("schedule-enable", ANY, "SCHEDULE", "start a schedule at its times again", "set_schedule", "schedule enable"),
+    Verb("schedule-disable", ANY, "SCHEDULE", "start a schedule no more", "set_schedule", "schedule disable"),
     Verb("flush", ANY, "DAYS [failed]", "remove jobs that ended long ago", "flush", "flush"),
     Verb("step-down", GROUP, "[GROUP]", "let another scheduler of the group take over", "step_down"),
     Verb("status", GROUP, "[GROUP]", "answer with what is in hand", "status"),
@@ -157,7 +160,7 @@ def _read_word(kind: str, word: str, usage: str) -> int | str:
         raise CommandError(f"only `{kind}` may follow (got {word!r}): {usage}")
     if kind == "letters" and not PRIORITY.fullmatch(word):
         raise CommandError(f"{PRIORITY_RULE} (got {word!r}): {usage}")
-    if kind == "queue" and not NAME.fullmatch(word):
+    if kind in ("queue", "schedule") and not NAME.fullmatch(word):
         raise CommandError(f"{NAME_RULE} (got {word!r}): {usage}")
     if kind == "filter":
         try:

@@ -415,6 +415,7 @@ begin
   if is_new and new.schedule_next is not null then
     new.schedule_due := new.schedule_next;
     new.schedule_computed := now();
+    new.schedule_from := coalesce(new.schedule_next - new.schedule_every, now());
   elsif is_new or (new.schedule_at, new.schedule_every, new.schedule_cron, new.schedule_zone, new.schedule_jitter,
                    new.schedule_enabled)
        is distinct from (old.schedule_at, old.schedule_every, old.schedule_cron, old.schedule_zone, old.schedule_jitter,
@@ -496,4 +497,36 @@ exception when others then
   is_moved := false;
   started := 0;
   said := 'tried again later: ' || sqlerrm;
+end $$;
+
+-- Start a schedule now, enabled or not. Return whether it queued something, and the answer; null if it is locked.
+create function drover.run_schedule(name text, out started boolean, out said text)
+language plpgsql security definer set search_path = drover, pg_temp as $$
+declare
+  s    drover.schedule;
+  busy bigint[];
+  made bigint[];
+begin
+  select * into s from schedule where schedule_name = name for no key update skip locked;
+  started := false;
+  if not found then
+    said := (select 'no schedule ' || name where not exists (select from schedule where schedule_name = name));
+    return;
+  end if;
+  busy := array(select jq_pk from jobqueue where jq_pk = any (s.schedule_jobs) and jq_endtime is null);
+  if busy <> '{}' and s.schedule_overlap = 'skip' then
+    said := 'schedule ' || name || ': skipped: job ' || busy[1] || ' of the start before has not ended';
+    return;
+  end if;
+  made := drover.queue_scheduled(s.schedule_job, s.schedule_submitter, busy);
+  insert into schedule_start (start_schedule, start_due_at, start_jobs) values (name, now(), made);
+  update schedule set schedule_jobs = made, schedule_reason = null where schedule_name = name;
+  started := true;
+  said := 'schedule ' || name || ': queued ' || array_to_string(made, ', ');
+exception when others then
+  if sqlstate !~ '^(22|23|42|P0)' then
+    raise;
+  end if;
+  started := false;
+  said := 'schedule ' || name || ': not queued: ' || sqlerrm;
 end $$;

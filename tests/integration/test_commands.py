@@ -422,9 +422,10 @@ def test_many_commands_over_one_connection_all_end_j92(launch: Launch, text: str
 ARGUMENTS = {
     "JOB": "{job}", "JOB|NAME": "{job}", "JOB|CONDITION": "{job}", "JOB...": "{job}", "SIGNAL": "TERM", "LEVEL": "0",
     "QUEUE": "{queue}", "LETTERS": "a", "CONCURRENCY": "2", "PRIORITY": "1", "MAX": "4", "DAYS": "1",
-    "FILTER...": "types=",
+    "FILTER...": "types=", "SCHEDULE": "nightly",
 }  # fmt: skip
 NAMES = {HOST_VERB: "alpha", TYPE_VERB: "a"}
+NIGHTLY = "insert into drover.schedule (schedule_name, schedule_cron, schedule_job) values ('nightly', '@daily', %s)"
 ENDS_DAEMONS = ("shutdown", "step-down")
 
 
@@ -439,6 +440,10 @@ def test_a_command_of_each_verb_ends_with_an_answer_j88(launch: Launch, text: st
     daemon = launch("[queues.one]\n" + text)
     second = launch("[queues.one]\n" + text, wait=False)
     second.until(lambda: "standing by" in second.stderr())
+    nightly = (
+        "insert into drover.schedule (schedule_name, schedule_cron, schedule_job) values ('nightly', '@daily', %s)"
+    )
+    daemon.execute(nightly, '{"jq_type": "a"}', role="drover_operator")
     verbs = [verb for verb in VERBS if verb not in ENDS_DAEMONS]
     late = [verb for verb in verbs if verb.endswith("-disable")]  # the job of `run` wants an agent
     rows = {}

@@ -18,6 +18,7 @@ EXAMPLES = {
     "JOB": "17",
     "SIGNAL": "TERM",
     "NAME": "alpha",
+    "SCHEDULE": "nightly",
     "MAX": "4",
     "[URGENT]": "1",
     "LEVEL": "2",
