@@ -160,6 +160,8 @@ def fill_template(template: Sequence[str], jq_pk: int, item: Item, names: Sequen
 
 def parse(line: bytes) -> tuple[bytes, bytes]:
     """Return (keyword, text) of one line without its newline; an unknown line is (DEBUG, the whole line)."""
+    if line == OK:  # most are
+        return OK, b""
     found = _LINE.fullmatch(line[:-1] if line.endswith(b"\r") else line)
     if found is None:
         return DEBUG, line

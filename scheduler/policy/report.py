@@ -216,7 +216,7 @@ def mark_running(state: State, now: float) -> None:
             continue
         is_here = slot.job is job  # else it was put back, and has begun elsewhere
         if is_here and slot.state == ST_PREP:
-            state.look_again(job, slot, now)
+            state.job_began(job, slot, now)  # it is looked at again a moment later
         elif job.query is not None and not job.marked:
             state.outbox.mark(job.mark(RUNNING, now))
         elif job.query is None and is_here and slot.where != job.where:  # it may be marked already, without a place

@@ -75,8 +75,8 @@ class State:
         self.has_ended = False  # after a drain or a stop nothing is left to do, and that was told
         self.may_claim = True  # what to claim may be more than when nothing was wanted
         self.is_receiving = False  # rows are claimed that are still to come, in an event Claimed
-        # when jobs began that were not looked at since, and where
-        self.started_jobs: deque[tuple[float, Job, Slot]] = deque()
+        self.begun_slots: dict[Slot, None] = {}  # whose agents began one-parameter jobs since these were last marked
+        self.begun_queries: deque[tuple[float, Job, Slot]] = deque()  # when queries began, and where first
         self.starving: set[Pool] = set()  # pools whose work found no room
         self.job_deadlines: list[tuple[float, int]] = []  # a heap: when jobs that have begun are late; some have ended
         self.reports_ends = False  # whether a part of the daemon waits for ends
@@ -188,7 +188,10 @@ class State:
 
     def job_began(self, job: Job, slot: Slot, now: float) -> None:
         """Note that an agent has the first item of a job: its time limit runs, and soon its row is to say running."""
-        self.started_jobs.append((now, job, slot))
+        if job.query is None:
+            self.begun_slots[slot] = None
+        else:
+            self.begun_queries.append((now, job, slot))
         if now + MARK_AFTER < self.deadlines.at[MARK]:
             self.deadlines.set(MARK, now + MARK_AFTER)
         if job.rules.timeout is not None and job.deadline == NEVER:
@@ -200,17 +203,18 @@ class State:
             self._set_time_limits()
 
     def take_begun_jobs(self, now: float) -> list[tuple[Job, Slot]]:
-        """Return the jobs that began a moment ago, and where; the younger ones are looked at a moment later."""
-        begun = []
-        while self.started_jobs and self.started_jobs[0][0] + MARK_AFTER <= now:
-            begun.append(self.started_jobs.popleft()[1:])
-        self.deadlines.set(MARK, now + MARK_AFTER if self.started_jobs else NEVER)
-        return begun
+        """Return the jobs that began a moment ago, and where; the younger ones are looked at a moment later.
 
-    def look_again(self, job: Job, slot: Slot, now: float) -> None:
-        """Look at a job that began once more a moment later."""
-        self.started_jobs.append((now, job, slot))
-        self.deadlines.bring_forward(MARK, now + MARK_AFTER)
+        Of one-parameter jobs only those that an agent still has: most have ended, and cost nothing here.
+        """
+        slots = [slot for slot in self.begun_slots if slot.job is None or slot.assigned_at + MARK_AFTER <= now]
+        for slot in slots:
+            del self.begun_slots[slot]
+        begun = [(slot.job, slot) for slot in slots if slot.job is not None]
+        while self.begun_queries and self.begun_queries[0][0] + MARK_AFTER <= now:
+            begun.append(self.begun_queries.popleft()[1:])
+        self.deadlines.set(MARK, now + MARK_AFTER if self.begun_slots or self.begun_queries else NEVER)
+        return begun
 
     def take_late_jobs(self, now: float) -> list[Job]:
         """Return the jobs in hand whose time limit is over, and forget it."""

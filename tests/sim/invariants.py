@@ -328,12 +328,11 @@ def rows_say_where_they_run(sim: "Sim", world: State) -> None:
     outbox, daemon = world.outbox, sim.daemon
     if outbox.in_flight is not None or outbox.repeats or outbox.locked:
         return
-    fresh = {id(job) for _, job, _ in world.started_jobs}
     for slot in world.slots.all:
         job = slot.job
         if job is None or job.query is not None or job.verdict is not None or slot.state != ST_RUNNING:
             continue
-        if id(job) in fresh or job.pk in outbox.marks or job.pk in outbox.saves:
+        if slot in world.begun_slots or job.pk in outbox.marks or job.pk in outbox.saves:
             continue
         row = sim.database.owned(daemon.owner, job.pk, job.attempt)
         if row is not None and row.state == RUNNING and row.place_of_work != (slot.host.name, slot.pid):

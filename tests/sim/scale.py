@@ -6,7 +6,6 @@ What a site reaches comes from the model of site.py. What grows is counted: line
 1,000 slots and, in three ways, on 10,000.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
@@ -88,7 +87,7 @@ def _marked(shape: Shape) -> float:
     job = next(iter(world.jobs.values()))
     job.marked, job.started = False, True
     slot = next(slot for slot in world.slots.all if slot.job is job)
-    world.started_jobs = deque([(site.now - MARK_AFTER, job, slot)])
+    world.begun_slots = {slot: None}
     world.deadlines.set(MARK, site.now)
     return lines(partial(site.core.tick, site.now))
 

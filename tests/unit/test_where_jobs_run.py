@@ -74,7 +74,7 @@ def test_row_of_a_command_says_running_once_its_process_is_made() -> None:
     (number,) = spawned(core)
     shown = [after(core, now) for now in (0.1, 0.2)]
     core.handle(e.Created(number, 100), 0.22)
-    shown.append(after(core, 0.26))
+    shown.append(after(core, 0.28))
     assert shown == [[], [], [("running", "beta", 100)]]
 
 
