@@ -738,8 +738,11 @@ declare
 begin
   loop
     select array_agg(t.ctid) into tokens
-      from unnest(jobs) as pk join drover.claimable t on claim_first between drover.block_of(pk) and pk
-     where claim_jobs is not null and pk = any (claim_jobs);
+      from unnest(jobs) as pk cross join lateral (
+        select ctid, claim_jobs from drover.claimable
+         where claim_first between drover.block_of(pk) and pk and claim_jobs is not null
+        offset 0) as t  -- not to be reordered
+     where pk = any (claim_jobs);
     exit when tokens is null;
     with deleted as (delete from drover.claimable where ctid = any (tokens) returning *),
     job as (

@@ -530,3 +530,40 @@ exception when others then
   started := false;
   said := 'schedule ' || name || ': not queued: ' || sqlerrm;
 end $$;
+
+-- ---------------------------------------------------------------- jobs that leave a shared token
+
+-- As before, but from each job to its tokens, whatever the statistics say: those of an empty queue had all tokens read
+-- for each job that was cancelled or held.
+create or replace function drover.leave_shared(jobs bigint[]) returns bigint[]
+  language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
+declare
+  tokens tid[];
+  gone   bigint[];
+  found  bigint[] := '{}';
+begin
+  loop
+    select array_agg(t.ctid) into tokens
+      from unnest(jobs) as pk cross join lateral (
+        select ctid, claim_jobs from drover.claimable
+         where claim_first between drover.block_of(pk) and pk and claim_jobs is not null
+        offset 0) as t  -- not to be reordered
+     where pk = any (claim_jobs);
+    exit when tokens is null;
+    with deleted as (delete from drover.claimable where ctid = any (tokens) returning *),
+    job as (
+      select claim_first, pk, pk in (select unnest(jobs)) as leaves from deleted, unnest(claim_jobs) as pk),
+    run as (
+      select *, count(*) filter (where leaves) over (partition by claim_first order by pk) as n from job),
+    put_back as (
+      insert into drover.claimable (claim_first, claim_jobs, claim_queued, claim_type, claim_queue, claim_host,
+                                    claim_rank, claim_by_record)
+      select min(pk), array_agg(pk order by pk), claim_queued, claim_type, claim_queue, claim_host, claim_rank, true
+        from run join deleted using (claim_first) where not leaves
+       group by n, claim_first, claim_queued, claim_type, claim_queue, claim_host, claim_rank)
+    select array_agg(pk) into gone from job where leaves;
+    found := found || gone;
+  end loop;
+  perform drover.notify('drover_queue', '') where found <> '{}';  -- claims skip tokens that are locked
+  return found;
+end $$;

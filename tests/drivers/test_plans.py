@@ -40,6 +40,13 @@ END = "update drover.jobqueue set jq_state = 'done', jq_owner = null, jq_endtime
 KEEP = "alter table drover.claimable set (vacuum_truncate = off)"  # pages stay, without rows, whoever vacuums
 SWEEP = "vacuum (truncate false, analyze) drover.jobqueue, drover.claimable, drover.in_hand"
 STATISTICS = "select relpages >= %s, reltuples from pg_class where oid = 'drover.claimable'::regclass"
+CANCEL = """
+update drover.jobqueue set jq_state = 'cancelled', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2
+ where jq_pk = 7000
+"""
+LOOKED_AT = """
+select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_user_tables where schemaname = 'drover'
+"""
 FEW = 200
 GROUP: dict[str, object] = {"group": "default", "owner": OWNER}
 CHORES: dict[str, dict[str, object]] = {
@@ -106,6 +113,17 @@ def test_periodic_statements_read_only_the_jobs_they_need_p4_c46(database: str, 
         plans = {name: link.explain(queries()[name], GROUP | values) for name, values in CHORES.items()}
     assert {name: _worst(plan) for name, plan in plans.items() if _worst(plan) > FEW} == {}
     assert {name: buffers(plan) for name, plan in plans.items() if buffers(plan) > FEW} == {}
+
+
+def test_job_leaves_its_shared_token_by_few_reads_after_statistics_of_an_empty_queue(database: str) -> None:
+    take_group(database)
+    fill = FILL.replace(str(JOBS), "5000")
+    for statement in (KEEP, fill, "delete from drover.jobqueue", SWEEP, fill):
+        fetch(database, statement)
+    with psycopg.connect(database) as connection:
+        connection.execute(CANCEL)
+        ((read,),) = connection.execute(LOOKED_AT).fetchall()
+    assert read < 50
 
 
 def _explain(queue: Real, claims: Sequence[Claim], after: ClaimPosition) -> dict[str, Plan]:
