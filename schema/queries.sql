@@ -954,7 +954,7 @@ answered as materialized (
   select recovery_pk as pk from drover.recovery r
     join drover.jobqueue j on j.jq_pk between r.recovery_tester and r.recovery_tester
    where recovery_group = :group::text and recovery_tester is not null
-     and (jq_endtime is not null or jq_state = 'blocked')
+     and jq_endtime is not null
    order by recovery_next, recovery_pk limit 1),
 due as materialized (
   select recovery_pk as pk from drover.recovery
@@ -1041,17 +1041,21 @@ select (select count(*) from ended), (select string_agg(jq_pk::text, ',') from e
        not (select is_so from left_over)
   from recovery left join announced on true
 
--- name: postpone_recovery
--- Leave the jobs of a condition blocked until its next check. Its tester is cancelled if it still waits.
-with {{recovery}},
+-- fragment: withdrawn_tester
+-- Cancel the tester of that condition if it still waits.
 tester as (
   update drover.jobqueue j
      set jq_state = 'cancelled', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 2,
          jq_endtext = 'its answer is not waited for any more', jq_wait_until = null
     from (select j.jq_pk from recovery join drover.jobqueue j on j.jq_pk between recovery_tester and recovery_tester
-           where jq_state in ('queued', 'blocked') and {{is_free}}
+           where jq_state in ('held', 'queued') and {{is_free}}
              for no key update of j skip locked) free
    where j.jq_pk between free.jq_pk and free.jq_pk)
+
+-- name: postpone_recovery
+-- Leave the jobs of a condition blocked until its next check. A tester that waits is not waited for any more.
+with {{recovery}},
+{{withdrawn_tester}}
 update drover.recovery r
    set recovery_tries = :after::integer, recovery_tester = null,
        recovery_next = now() + make_interval(secs => :wait::float8)
@@ -1064,7 +1068,7 @@ with {{recovery}},
 tester as (
   insert into drover.jobqueue (jq_type, jq_args, jq_queue, jq_urgent, jq_timeout, jq_unique_key)
   select :type::text, :args::text, :group::text, true, make_interval(secs => :timeout::float8),
-         'recovery.' || gen_random_uuid()
+         'drover.tester.' || gen_random_uuid()
     from recovery
   returning jq_pk)
 update drover.recovery r
@@ -1074,13 +1078,14 @@ returning r.recovery_tester
 
 -- name: forget_recovery
 -- Remove a condition that no job is blocked on, unless one was blocked on it since it was read (`came`).
-with vain as (
+with {{recovery}},
+{{withdrawn_tester}},
+vain as (
   delete from drover.blocked
-   where blocked_recovery = :recovery::bigint
+   where blocked_recovery = (select recovery_pk from recovery)
      and not exists (select from drover.jobqueue where jq_pk between blocked_jq_fk and blocked_jq_fk))
 delete from drover.recovery
- where recovery_pk = :recovery::bigint and recovery_tries = :tries::integer and recovery_came = :came::integer
-   and {{holds_lease}}
+ where recovery_pk = (select recovery_pk from recovery) and recovery_came = :came::integer
 
 -- name: begin_run
 -- Queue held jobs for a command `run`, which ends when they have ended (query `close_runs`). Until then the command

@@ -910,11 +910,16 @@ begin
      where jq_pk = new.jq_pk and (jq_not_after is not null or jq_unique_key is not null);
     if old.jq_state = 'blocked' then
       delete from drover.blocked where blocked_jq_fk = old.jq_pk;
+    elsif new.jq_state = 'blocked' and new.jq_unique_key like 'drover.tester.%' then
+      update drover.jobqueue  -- its answer is that the condition is still there: it does not wait for one itself
+         set jq_state = 'cancelled', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(),
+             jq_end_bits = 2, jq_wait_until = null
+       where jq_pk = new.jq_pk;
     elsif new.jq_state = 'blocked' then
       perform drover.enter_recovery(new);
     end if;
     perform drover.notify('drover_recovery', '')  -- a tester has an answer
-      where new.jq_unique_key like 'recovery.%' and (new.jq_endtime is not null or new.jq_state = 'blocked');
+      where new.jq_unique_key like 'drover.tester.%' and new.jq_endtime is not null;
   end if;
   if was and (not is_so or (old.jq_queue, coalesce(old.jq_host, ''), old.jq_urgent, old.jq_priority, old.jq_queued)
                            <> (new.jq_queue, coalesce(new.jq_host, ''), new.jq_urgent, new.jq_priority,

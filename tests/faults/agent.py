@@ -4,6 +4,7 @@ A line of RECORD is `kind token daemon pid job attempt`, with `-` for what a lin
 command that works on this one. The first word of a text is the token; the others say what to do:
 
     nap:SECONDS   work for so long     log    say a LOG line     note   ask a registered statement     sql   free SQL
+    blocked:NAME  BLOCKED NAME the first time    stuck:NAME   always
     fail          FAIL the first time  out    print a lot        again:SECONDS   nap, but not the first time
 
 An item of a query has its token in a column of that name.
@@ -56,6 +57,11 @@ def fail(token: str, _rest: str) -> None:
         reply("FAIL the first time")
 
 
+def blocked(token: str, name: str) -> None:
+    if is_first(token):
+        reply(f"BLOCKED {name}")
+
+
 def again(token: str, rest: str) -> None:
     if not is_first(token):
         time.sleep(float(rest))
@@ -81,6 +87,8 @@ ACTS = {
     "sql": lambda token, _rest: ask(f"DB: insert into faults.noted values ('{token}');"),
     "out": lambda token, _rest: reply(token * 100),
     "fail": fail,
+    "blocked": blocked,
+    "stuck": lambda _token, name: reply(f"BLOCKED {name}"),
     "again": again,
 }
 

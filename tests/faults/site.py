@@ -50,6 +50,15 @@ TYPES = (
     ("free", {"db": "sql"}),
     ("exec", {"kind": "exec"}),
 )
+CONDITIONS = """
+[conditions.short]
+wait = 0.2
+[conditions.long]
+wait = 0.2
+max_tries = 2
+tester = "probe"
+tester_timeout = 5
+"""
 OWNER = "select daemon from drover.scheduler_group join faults.identity on uuid = group_owner"
 ENDED = "select not exists (select from drover.jobqueue where jq_endtime is null)"
 CHECK = "select rule, pk, seq, what from faults.violation order by rule, pk, seq limit 20"
@@ -241,6 +250,7 @@ class Site:
             words = [*command, "{args}"] if kind == "exec" else command
             tables.append(agent(kind, words, **{"slots": slots, **keys}))
         tables.append(agent("cleanup", [str(CLEANUP), "--root", str(self.folder / "work")]))
+        tables.append(agent("probe", ["sh", "-c", "exit 75"], kind="exec") + CONDITIONS)
         return f"[hosts.local]\nmax = {4 * slots}\n" + "".join(tables)
 
     def name(self, daemon: Daemon) -> str:
@@ -262,6 +272,8 @@ class Site:
             for acts in ("nap:0.25", "log", "note"):
                 self._queue("line", f"{acts} {again}")
             self._queue("line", f"fail {again}", jq_retries=1000)
+            self._queue("line", f"blocked:short {again}")
+            self._queue("line", f"stuck:long {again}", jq_max_interruptions=999)  # its policy fails it
             self._queue("free", f"sql {again}")
             self._queue("exec", f"out {again}")
             self._queue("line", "x" * BIG)

@@ -262,6 +262,28 @@ def test_hung_tester_delays_no_other_job_and_is_ended_t11(
     assert [daemon.wait(row["jq_pk"], "failed")["jq_endtext"][:8] for row in probes] == ["timeout:"] * 2
 
 
+def test_tester_waits_for_no_condition_itself_t81(
+    launch: Launch, licensed: Callable[..., str], probe: tuple[Path, str]
+) -> None:
+    keys = 'wait = 0.2\ntester = "probe"\nmax_tries = 2'
+    daemon = launch(HOST + licensed() + probe[1] + policy("tape", keys))
+    daemon.wait(daemon.insert(jq_type="b", jq_args="tape"), "failed")
+    states = daemon.execute("select jq_state::text as state from drover.jobqueue where jq_type = 'probe'")
+    assert states == [{"state": "cancelled"}] * 2
+    daemon.until(lambda: daemon.value("select count(*) from drover.recovery") == 0)
+
+
+def test_checks_come_in_the_order_of_their_times_t83(launch: Launch, licensed: Callable[..., str]) -> None:
+    type_ = agent("probe", ["true"], kind="exec")
+    waits = {"late": 1.5, "soon": 0.3, "later": 0.9}
+    tables = [policy(name, f'wait = {wait}\ntester = "probe"') for name, wait in waits.items()]
+    daemon = launch(HOST + licensed() + type_ + "".join(tables))
+    daemon.insert_all([{"jq_type": "b", "jq_args": name} for name in waits])
+    asked = "select jq_args from drover.jobqueue where jq_type = 'probe' group by 1 order by min(jq_pk)"
+    daemon.until(lambda: len(daemon.execute(asked)) == 3)
+    assert [row["jq_args"] for row in daemon.execute(asked)] == ["soon", "later", "late"]
+
+
 def test_failed_tester_fails_the_jobs_where_the_policy_says_so_t90(
     launch: Launch, licensed: Callable[..., str]
 ) -> None:
