@@ -425,7 +425,17 @@ clashes as materialized (
   union all
   select 'queue ' || t.queue_name || ' belongs to group ' || t.queue_group
     from given, jsonb_to_recordset(j -> 'queues') as q(name text) join drover.queue t on t.queue_name = q.name
-   where t.queue_group <> :group::text),
+   where t.queue_group <> :group::text
+  union all
+  select 'schedule ' || t.schedule_name || ' belongs to group ' || t.schedule_group
+    from given, jsonb_to_recordset(j -> 'schedules') as s(name text)
+    join drover.schedule t on t.schedule_name = s.name
+   where t.schedule_group <> :group::text
+  union all
+  select 'schedule ' || s.name || ': ' || mistake
+    from given, jsonb_to_recordset(j -> 'schedules') as s(name text, job jsonb),
+         lateral drover.schedule_mistake(s.job) as mistake
+   where mistake is not null),
 c as materialized (select j from given where not exists (select from clashes)),
 me as (
   insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid, scheduler_boot_id,
@@ -518,6 +528,27 @@ gone_policies as (
   delete from drover.recovery_policy
    where policy_group = :group::text and exists (select from c where j ? 'policies')  -- which older daemons do not know
      and policy_name not in (select p.name from c, jsonb_to_recordset(j -> 'policies') as p(name text))),
+s as (
+  insert into drover.schedule as t
+    (schedule_name, schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_catch_up, schedule_jitter,
+     schedule_overlap, schedule_enabled, schedule_job, schedule_group, schedule_file)
+  select s.f ->> 'name', (s.f ->> 'at')::timestamptz, make_interval(secs => (s.f ->> 'every')::float8), s.f ->> 'cron',
+         s.f ->> 'zone', s.f ->> 'catch_up', make_interval(secs => (s.f ->> 'jitter')::float8), s.f ->> 'overlap',
+         (s.f ->> 'enabled')::boolean, s.f -> 'job', :group::text, s.f
+    from c, jsonb_array_elements(j -> 'schedules') as s(f)
+  on conflict (schedule_name) do update
+    set schedule_at = excluded.schedule_at, schedule_every = excluded.schedule_every,
+        schedule_cron = excluded.schedule_cron, schedule_zone = excluded.schedule_zone,
+        schedule_catch_up = excluded.schedule_catch_up, schedule_jitter = excluded.schedule_jitter,
+        schedule_overlap = excluded.schedule_overlap, schedule_enabled = excluded.schedule_enabled,
+        schedule_job = excluded.schedule_job, schedule_group = excluded.schedule_group,
+        schedule_file = excluded.schedule_file
+    where (t.schedule_group is null or t.schedule_group = :group::text)
+      and t.schedule_file is distinct from excluded.schedule_file),
+gone_schedules as (
+  delete from drover.schedule
+   where schedule_group = :group::text and exists (select from c where j ? 'schedules')
+     and schedule_name not in (select s.name from c, jsonb_to_recordset(j -> 'schedules') as s(name text))),
 gone_hosts as (
   update drover.host set host_present = false
    where host_group = :group::text and host_present and exists (select from c)

@@ -213,8 +213,14 @@ grant execute on function drover.flush(timestamptz, boolean, integer, text, bigi
 -- Queues what schedules ask for, once for each of their times.
 grant execute on function
   drover.start_schedule(text, timestamptz, timestamptz, timestamptz, text, timestamptz[]),
-  drover.run_schedule(text) to drover_scheduler;
-grant update (schedule_enabled) on drover.schedule to drover_scheduler;
+  drover.run_schedule(text), drover.schedule_mistake(jsonb) to drover_scheduler;
+-- Those of its configuration.
+grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_catch_up,
+              schedule_jitter, schedule_overlap, schedule_enabled, schedule_job, schedule_group, schedule_file),
+      update (schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_catch_up, schedule_jitter,
+              schedule_overlap, schedule_enabled, schedule_job, schedule_group, schedule_file),
+      delete
+  on drover.schedule to drover_scheduler;
 
 -- drover_operator gets warnings about sessions that slow the queue, so it must see their age and their statements.
 do $$ begin

@@ -15,6 +15,8 @@ from scheduler.model.config import (
     Host,
     Limits,
     Queue,
+    Schedule,
+    ScheduledJob,
     Scheduler,
 )
 from scheduler.model.config_text import parse
@@ -31,6 +33,8 @@ TABLES: dict[str, type[Any]] = {
     "agents.NAME.limits": Limits,
     "queues.NAME": Queue,
     "conditions.NAME": Condition,
+    "schedules.NAME": Schedule,
+    "schedules.NAME.jobs.NAME": ScheduledJob,
 }
 FIELDS = [(table, f.name, f) for table, kind in TABLES.items() for f in attrs.fields(kind)]
 

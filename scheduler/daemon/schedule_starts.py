@@ -12,6 +12,7 @@ from scheduler.daemon.commands import Ask
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Steps
 from scheduler.drivers.sql import to_json
+from scheduler.model.config import Schedule as ScheduleTable
 from scheduler.model.schedule_times import Times
 from scheduler.policy.schedules import Plan, Schedule, plan
 
@@ -41,6 +42,23 @@ def start_due(ask: Ask) -> Steps[float | None]:
     if len(schedules) >= MOST:
         waits.append(0.0)
     return min(waits, default=None)
+
+
+def described(name: str, schedule: ScheduleTable) -> dict[str, Any]:
+    """Return what query `register` writes down of a schedule of the configuration."""
+    times = schedule.times
+    return {
+        "name": name,
+        "at": None if times.at is None else times.at.isoformat(),
+        "every": schedule.every or None,
+        "cron": times.cron,
+        "zone": times.zone,
+        "catch_up": schedule.catch_up,
+        "jitter": schedule.jitter,
+        "overlap": schedule.overlap,
+        "enabled": schedule.enabled,
+        "job": schedule.job(name),
+    }
 
 
 def _log(name: str, plan: Plan, started: int, said: bytes | None) -> None:

@@ -16,6 +16,7 @@ from scheduler.daemon.commands import DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
 from scheduler.daemon.periodic_tasks import LOCKED_S, PeriodicTasks
+from scheduler.daemon.schedule_starts import described
 from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.process_spec import EXEC_DIRECTORY
 from scheduler.drivers.sql import Query
@@ -160,7 +161,8 @@ class Watch:
         """
         rows = yield from self.ask("register", config=_described(config, self._identity))
         if clashes := sorted(text_of(row[0]) for row in rows):
-            raise ConfigError("\n".join(f"{clash}: another group has it; rename it here" for clash in clashes))
+            other = ": another group has it; rename it here"
+            raise ConfigError("\n".join(clash + other * (" belongs to group " in clash) for clash in clashes))
 
     def _register(self) -> Steps[None]:
         yield from self.register(self._config)
@@ -281,6 +283,7 @@ def _described(config: Config, identity: Identity) -> dict[str, Any]:
             for name, agent in config.agents.items()
         ],
         "policies": _policies(config),
+        "schedules": [described(name, schedule) for name, schedule in config.schedules.items()],
     }
 
 

@@ -6,6 +6,7 @@ of TOML, files or line numbers (config_text reads texts, cli/config finds them).
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 import attrs
@@ -14,7 +15,10 @@ from attrs import field, frozen
 from scheduler.errors import ConfigError
 from scheduler.model.host_filters import FILTERS, NAME, NAME_RULE, filter_mistake
 from scheduler.model.priority_ranges import EVERY, Range, ranges_matching
+from scheduler.model.schedule_times import Times, TimesError, check_cron, read_time, zone_of
 from scheduler.model.sql_text import bind
+from scheduler.model.verbs import PRIORITY as LETTERS
+from scheduler.model.verbs import PRIORITY_RULE, CommandError, parse
 
 Path = tuple[str | int, ...]
 Mistake = tuple[Path, str]  # the value to blame, and a message
@@ -28,6 +32,7 @@ YEAR = 31_536_000
 LARGEST = 2_147_483_647
 HUGE = 2**63 - 1
 MOST_DAYS = 36_500
+ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)  # a cron expression that ever comes, comes after it
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
 STEP = re.compile(r"(?:([1-9][0-9]{0,8})x)?([0-9]{1,8}(?:\.[0-9]{1,3})?)")
@@ -274,6 +279,67 @@ class Condition:
 
 
 @frozen
+class ScheduledJob:
+    """A job that a schedule queues; `after` are names of jobs of the schedule that must succeed before it."""
+
+    type: str = ""
+    args: str = ""
+    after: tuple[str, ...] = ()
+    queue: str = ""
+    host: str = ""
+    priority: str = field(default="n", validator=_matches(LETTERS, PRIORITY_RULE))
+    urgent: bool = False
+    retries: int = field(default=0, validator=COUNT_OR_NONE)
+    sql: bool = False
+    runonpfile: str = ""
+    key: str = ""
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Return the columns that are given."""
+        given = {"type": self.type, "args": self.args, "queue": self.queue, "host": self.host}
+        given |= {"runonpfile": self.runonpfile, "key": self.key}
+        wanted: dict[str, Any] = {f"jq_{key}": value for key, value in given.items() if value}
+        wanted |= {"jq_priority": self.priority, "jq_urgent": self.urgent, "jq_retries": self.retries}
+        return wanted | ({"jq_msq": True} if self.sql else {})
+
+
+@frozen
+class Schedule:
+    """What is queued at which times: jobs, or a command to the scheduler."""
+
+    at: str = ""
+    every: float = field(default=0.0, validator=GRACE)
+    cron: str = ""
+    zone: str = field(default="UTC", validator=GIVEN)
+    catch_up: Literal["one", "all", "none"] = "one"
+    jitter: float = field(default=0.0, validator=_must(lambda s: 0 <= s <= 86_400, "must be from 0 to 86400 seconds"))
+    overlap: Literal["queue", "skip"] = "queue"
+    enabled: bool = True
+    command: str = ""
+    jobs: dict[str, ScheduledJob] = field(factory=dict)
+
+    @property
+    def times(self) -> Times:
+        """Return when it starts. Errors: TimesError."""
+        at = read_time(self.at, zone_of(self.zone)) if self.at else None
+        every = timedelta(seconds=self.every) if self.every else None
+        return Times(at, every, " ".join(self.cron.split()) or None, self.zone)
+
+    def job(self, name: str) -> dict[str, Any]:
+        """Return what it queues, as drover.schedule has it."""
+        if self.command:
+            return {"jq_type": "command", "jq_args": self.command}
+        jobs = list(self.jobs.items())
+        if len(jobs) == 1:
+            return jobs[0][1].columns
+        return {
+            "group": {"job_name": name},
+            "jobs": [{"name": each, "after": job.after} | job.columns for each, job in jobs],
+        }
+
+
+@frozen
 class Config:
     """A whole configuration, each table by its name."""
 
@@ -283,6 +349,7 @@ class Config:
     agents: dict[str, AgentType] = field(factory=dict)
     queues: dict[str, Queue] = field(factory=dict)
     conditions: dict[str, Condition] = field(factory=dict)
+    schedules: dict[str, Schedule] = field(factory=dict)
 
     def hosts_of(self, kind: str) -> tuple[str, ...]:
         """Return the hosts on which a type has slots."""
@@ -327,13 +394,15 @@ def contradictions(config: Config) -> Iterator[Mistake]:
         yield ("hosts",), "no host is configured; add a table like [hosts.local]"
     if not config.agents:
         yield ("agents",), "no agent is configured; add a table like [agents.sha256]"
-    for table in ("hosts", "agents", "queues", "conditions"):
+    for table in ("hosts", "agents", "queues", "conditions", "schedules"):
         yield from (((table, name), NAME_RULE) for name in getattr(config, table) if not NAME.fullmatch(name))
     yield from _broken(SCHEDULER_RULES, ("scheduler",), config.scheduler)
     for name, host in config.hosts.items():
         yield from _broken(HOST_RULES, ("hosts", name), host)
         wrong = [number for number, queue in enumerate(host.queues) if not NAME.fullmatch(queue)]
         yield from ((("hosts", name, "queues", number), NAME_RULE) for number in wrong)
+    for name, schedule in config.schedules.items():
+        yield from _schedule_mistakes(("schedules", name), schedule)
     for name, condition in config.conditions.items():
         yield from _broken(CONDITION_RULES, ("conditions", name), condition)
         yield from _condition_lists(("conditions", name), condition, config)
@@ -357,6 +426,41 @@ def _condition_lists(path: Path, condition: Condition, config: Config) -> Iterat
     types += [(("tester",), condition.tester)] if condition.tester else []
     unknown = [key for key, name in types if name not in config.agents]
     yield from (((*path, *key), "no such agent type is configured") for key in unknown)
+
+
+def _schedule_mistakes(path: Path, schedule: Schedule) -> Iterator[Mistake]:
+    given = [key for key in ("at", "every", "cron") if getattr(schedule, key)]
+    if len(given) != 1:
+        yield path, f"one of at, every and cron is required (given: {' and '.join(given) or 'none'})"
+        return
+    key = given[0]
+    try:
+        zone_of(schedule.zone)
+    except TimesError as mistake:
+        yield (*path, "zone"), str(mistake)
+        return
+    try:
+        if schedule.times.cron is not None:
+            check_cron(schedule.times.cron, schedule.zone, ANY_TIME)
+    except TimesError as mistake:
+        yield (*path, key), str(mistake)
+    if schedule.every and schedule.every < 1:
+        yield (*path, "every"), "must be at least 1 second"
+    elif schedule.every and schedule.jitter >= schedule.every:
+        yield (*path, "jitter"), "must be less than every"
+    if bool(schedule.command) == bool(schedule.jobs):
+        yield path, "either command or jobs is required, as jobs.main = { type = ..., args = ... }"
+    elif schedule.command:
+        try:
+            parse(schedule.command)
+        except CommandError as mistake:
+            yield (*path, "command"), str(mistake)
+    for name, job in schedule.jobs.items():
+        if not job.type or job.type in ("command", "cleanup"):
+            yield (*path, "jobs", name, "type"), "must be the agent type that the job is for"
+        for number, other in enumerate(job.after):
+            if other not in schedule.jobs or other == name:
+                yield (*path, "jobs", name, "after", number), "is no other job of the schedule"
 
 
 def agent_name_mistake(name: str) -> str:

@@ -47,7 +47,7 @@ def changes(old: Config, wanted: Config) -> str:
     """Say in one line what changes, and for what the daemon must be started again."""
     new = within_reach(old, wanted)
     parts = []
-    for title in ("hosts", "agents", "queues"):
+    for title in ("hosts", "agents", "queues", "schedules"):
         before, after = getattr(old, title), getattr(new, title)
         words = [f"+{name}" for name in after if name not in before]
         words += [f"-{name}" for name in before if name not in after]

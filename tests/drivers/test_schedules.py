@@ -324,8 +324,8 @@ def test_a_schedule_that_is_switched_off_starts_nothing_and_begins_anew_when_on(
 # ---- rights
 
 
-@pytest.mark.parametrize("role", ["frontend", "frontend_sql", "readonly", "msq", "agentdb", "scheduler"])
-def test_only_an_operator_adds_schedules(login: Login, role: str) -> None:
+@pytest.mark.parametrize("role", ["frontend", "frontend_sql", "readonly", "msq", "agentdb"])
+def test_no_front_end_adds_schedules(login: Login, role: str) -> None:
     with pytest.raises(psycopg.Error) as refused:
         add(login(f"drover_{role}"))
     assert isinstance(refused.value, InsufficientPrivilege | psycopg.errors.ReadOnlySqlTransaction)

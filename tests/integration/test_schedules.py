@@ -8,12 +8,14 @@ import pytest
 
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, rec
+from tests.integration.test_commands import command, told
 
 ADD: Final = """
 insert into drover.schedule (schedule_name, schedule_every, schedule_job, schedule_catch_up, schedule_next)
 select name, %s::interval, %s, %s, now() + %s::interval from unnest(%s::text[]) as name
 """
 HOSTS: Final = "[hosts.alpha]\n[hosts.beta]\n[hosts.gamma]\n[hosts.delta]\n"
+OTHER: Final = '[scheduler]\ngroup = "other"\n[hosts.other]\n' + agent("b", ["cat"], kind="exec")
 QUEUED: Final = "select count(*) from drover.jobqueue"
 LATEST: Final = """
 select extract(epoch from max(jq_endtime) - min(start_due_at))::float8
@@ -65,7 +67,7 @@ def test_a_daemon_that_is_killed_at_the_start_neither_loses_nor_doubles_it_c20(
 
 def test_two_daemons_of_two_groups_make_each_start_once_c20_c22(launch: Launch, text: str) -> None:
     first = launch(text)
-    second = launch('[scheduler]\ngroup = "other"\n[hosts.other]\n' + agent("b", ["cat"], kind="exec"))
+    second = launch(OTHER)
     names = [f"s{n}" for n in range(50)]
     add(first, *names)
     first.until(lambda: first.value("select count(*) from drover.jobqueue where jq_state = 'done'") == 50)
@@ -92,6 +94,42 @@ def test_a_daemon_without_schedules_never_asks_for_them_p4(launch: Launch, text:
     assert daemon.value(LOOKS) == 0
     daemon.stop()
     assert "due_schedules" not in daemon.stderr()
+
+
+def test_schedules_of_the_configuration_are_written_down_followed_and_removed(launch: Launch, text: str) -> None:
+    table = '[schedules.s]\nevery = 1\njobs.m = { type = "a", args = "{}" }\n'
+    daemon = launch(text + table)
+    daemon.until(lambda: daemon.value("select count(*) from drover.jobqueue where jq_state = 'done'") >= 2)
+    daemon.execute("update drover.schedule set schedule_enabled = false", role="drover_operator")
+    daemon.stop()
+    again = launch(text + table)
+    assert again.value("select schedule_enabled from drover.schedule") is False  # the file says what it said before
+    config = again.folder / "conf.d" / "test.toml"
+    config.write_text(text + table.replace("every = 1", "every = 3600"))
+    told(again, "reload")
+    assert again.value("select schedule_enabled and schedule_every = '1 h' from drover.schedule")
+    config.write_text(text)
+    told(again, "reload")
+    assert again.value("select count(*) from drover.schedule") == 0
+
+
+def test_a_job_of_the_configuration_that_the_queue_refuses_is_told_at_a_reload(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    jobs = '[schedules.s]\nevery = 60\njobs.m = { type = "a", after = ["n"] }\njobs.n = { type = "a", after = ["m"] }\n'
+    (daemon.folder / "conf.d" / "test.toml").write_text(text + jobs)
+    row = daemon.wait(command(daemon, "reload"), "failed")
+    assert "schedule s: job " in row["jq_endtext"]
+    assert "that would be a cycle" in row["jq_endtext"]
+
+
+def test_a_schedule_of_another_group_is_refused(launch: Launch, text: str) -> None:
+    table = '[schedules.s]\nevery = 3600\ncommand = "poll"\n'
+    launch(text + table)
+    other = launch(
+        '[scheduler]\ngroup = "other"\n[hosts.other]\n' + agent("b", ["cat"], kind="exec") + table, wait=False
+    )
+    assert other.wait_exit() == 2
+    assert "schedule s belongs to group default: another group has it" in other.stderr()
 
 
 @pytest.mark.slow
