@@ -121,3 +121,21 @@ def test_the_view_why_reads_the_priorities_that_a_host_takes_r55(
 ) -> None:
     query = "select p from unnest(%s::text[]) with ordinality as u(p, n) where drover.takes_priority(%s, p) order by n"
     assert fetch(database, query, ["a", "a1", "a12", "b", "Z", "9"], letters) == [(each,) for each in taken]
+
+
+# ---- policies for conditions
+
+POLICY: Final[dict[str, Any]] = {"name": "tape", "condition": "tape", "types": ["sha"], "rules": {"max_tries": 3}}
+POLICIES: Final = "select policy_name, policy_condition, policy_types, policy_rules from drover.recovery_policy"
+
+
+def test_policies_are_those_of_the_configuration_t79(register: Register, database: str) -> None:
+    register(policies=[POLICY, {**POLICY, "name": "disk"}])
+    register(policies=[POLICY])
+    assert fetch(database, POLICIES) == [("tape", "tape", ["sha"], {"max_tries": 3})]
+
+
+def test_daemon_of_the_version_before_leaves_policies_as_they_are(register: Register, database: str) -> None:
+    register(policies=[POLICY])
+    register()
+    assert len(fetch(database, POLICIES)) == 1

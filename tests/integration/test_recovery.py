@@ -122,7 +122,7 @@ def test_blocked_jobs_are_listed_with_their_condition_t78(
 # ---- let go
 
 
-def test_jobs_go_back_to_their_places_by_the_policy_t85_t86(
+def test_jobs_go_back_to_their_places_by_the_policy_t85_t86_t91(
     launch: Launch, licensed: Callable[..., str], ready: Path
 ) -> None:
     daemon = launch(HOST + licensed() + policy("tape", "wait = 0.5"))
