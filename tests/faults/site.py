@@ -68,6 +68,10 @@ select application_name, state, wait_event_type, wait_event, left(query, 60) fro
 """
 SUSPECTED = "update drover.jobqueue set jq_rescued = 3, jq_state = 'queued' where jq_pk = %s"
 QUEUE_COMMANDS = ("add-queue q 2", "pause q", "poll q", "continue q", "set-concurrency q 3", "remove-queue q")
+SCHEDULE = """
+insert into drover.schedule (schedule_name, schedule_every, schedule_job, schedule_next)
+values (%s, '1 hour', '{"jq_type": "command", "jq_args": "status"}', now())
+"""
 FAILED = """
 update drover.jobqueue
    set jq_state = 'failed', jq_end_bits = 2, jq_starttime = now(), jq_endtime = now(), jq_not_before = null
@@ -287,6 +291,10 @@ class Site:
     def order(self) -> None:
         """Return commands of every kind: about schedulers, tables, jobs that wait and one that is worked on."""
         self.add_old()
+        self._tokens += 1
+        self.rows(SCHEDULE, f"s{self._tokens}")
+        self._command(f"schedule-enable s{self._tokens}")
+        self._command(f"schedule-run s{self._tokens}")
         for words in ("reset", "host-enable local", "agent-enable line", "flush 5", "unblock nothing", *QUEUE_COMMANDS):
             self._command(words)
         with self._front.transaction():
