@@ -9,13 +9,15 @@ from threading import Thread
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tests import warm
 from tests.cli_tools import DROVER, Done, Drover, environment
 from tests.integration.daemon import Daemon, start
 from tests.integration.puppets import LOCAL, Meeting, puppet
 from tests.integration.test_outcome import pieces, shell
 from tests.patience import PATIENCE_S
 
-Begin = Callable[..., "subprocess.Popen[str]"]
+Program = warm.Process | subprocess.Popen[bytes]
+Begin = Callable[..., Program]
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +36,19 @@ def daemon(shared: Daemon, drover: Drover, monkeypatch: pytest.MonkeyPatch) -> D
 @pytest.fixture
 def begin(shared: Daemon, config: Path) -> Iterator[Begin]:
     """Start commands that are still at work when the test goes on; return their processes."""
-    begun: list[subprocess.Popen[str]] = []
+    begun: list[Program] = []
 
-    def start_one(*words: str) -> "subprocess.Popen[str]":
+    def start_one(*words: str) -> Program:
         variables = environment(operator(shared), config)
-        process = subprocess.Popen([*DROVER, *words], stdout=subprocess.PIPE, text=True, env=variables)
+        process = warm.begin([*DROVER, *words], stdout=subprocess.PIPE, env=variables)
         begun.append(process)
         return process
 
     yield start_one
     for process in begun:
         process.kill()
-        process.communicate()
+        rest(process)
+        process.stdout.close()
 
 
 def operator(daemon: Daemon) -> str:
@@ -57,15 +60,16 @@ def shell_job(daemon: Daemon, args: str, **columns: object) -> int:
     return daemon.insert(jq_type="sh", jq_args=args, **columns)
 
 
-def line(process: "subprocess.Popen[str]") -> str:
+def line(process: Program) -> str:
     assert process.stdout
-    return process.stdout.readline()
+    return process.stdout.readline().decode()
 
 
-def rest(process: "subprocess.Popen[str]") -> tuple[int, str]:
+def rest(process: Program) -> tuple[int, str]:
     """Return how a command ended, and what it printed until then."""
-    out, _ = process.communicate(timeout=PATIENCE_S)
-    return process.returncode, out
+    assert process.stdout
+    out = process.stdout.read().decode()
+    return process.wait(PATIENCE_S), out
 
 
 # ---- exit
