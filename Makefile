@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= $(shell expr $$(nproc) + 1)
+# a test of a daemon waits half of its time
+WORKERS ?= $(shell expr $$(nproc) + 2)
 PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 
 COMPILED := build/compiled
