@@ -71,7 +71,7 @@ case when drover.json_bytes(jq_variables) <= 16777216 then jq_variables::text en
 
 -- fragment: has_details
 -- The job is more than one parameter: `claimed` must return the details.
-jq_msq or jq_timeout is not null or jq_retries > 0 or jq_rescued >= least(:unread::integer, 1)
+jq_msq or jq_timeout is not null or jq_retries <> 0 or jq_failures > 0 or jq_rescued >= least(:unread::integer, 1)
 or jq_variables is not null or jq_type = any (:guarded::text[])
 
 -- fragment: details

@@ -404,7 +404,7 @@ CREATE TABLE drover.jobqueue (
     jq_attempt_start timestamp with time zone,
     CONSTRAINT jobqueue_jq_max_interruptions_check CHECK ((jq_max_interruptions >= 0)),
     CONSTRAINT jobqueue_jq_priority_check CHECK (((jq_priority = 'n'::text) OR (jq_priority ~ '^[A-Za-z0-9]{1,16}$'::text))),
-    CONSTRAINT jobqueue_jq_retries_check CHECK ((jq_retries >= 0)),
+    CONSTRAINT jobqueue_jq_retries_check CHECK ((jq_retries >= '-1'::integer)),
     CONSTRAINT jobqueue_jq_timeout_check CHECK (((jq_timeout > '00:00:00'::interval) AND (jq_timeout <= '100 years'::interval))),
     CONSTRAINT jobqueue_jq_tolerate_check CHECK ((jq_tolerate >= 0)),
     CONSTRAINT jobqueue_jq_unmet_check CHECK ((jq_unmet >= 0)),

@@ -41,7 +41,7 @@ RESTRICTIONS: Final = {
 }
 RULES: Final = {  # what a row breaks, in words for those who do not know the constraints
     "jobqueue_jq_priority_check": "a priority must be 1 to 16 letters and digits",
-    "jobqueue_jq_retries_check": "jq_retries must be 0 or more",
+    "jobqueue_jq_retries_check": "jq_retries must be 0 or more, or -1: none",
     "jobqueue_jq_max_interruptions_check": "jq_max_interruptions must be 0 or more",
     "jobqueue_jq_tolerate_check": "jq_tolerate must be 0 or more",
     "jobqueue_jq_timeout_check": "jq_timeout must be longer than 0, and 100 years at most",

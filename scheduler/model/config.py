@@ -229,6 +229,11 @@ class AgentType:
     nulls: Literal["omit", "empty"] = "omit"
     empty: Literal["fail", "send"] = "fail"
     fair: bool = False
+    retries: int = field(default=0, validator=COUNT_OR_NONE)
+    retry_backoff: Literal["exponential", "constant"] = "exponential"
+    retry_base: float | None = field(default=None, validator=attrs.validators.optional(SPAN))
+    retry_max: float | None = field(default=None, validator=attrs.validators.optional(SPAN))
+    retry_jitter: bool = True
 
     @property
     def most_lines(self) -> int:
@@ -378,6 +383,11 @@ AGENT_RULES: tuple[Rule, ...] = (
         "must be 1: answers to DB: lines would come behind lines ahead",
     ),
     ("statements", lambda a: a.db == "statements" or not a.statements, 'are for db = "statements" only'),
+    (
+        "retry_max",
+        lambda a: None in (a.retry_base, a.retry_max) or a.retry_base <= a.retry_max,
+        "must not be less than retry_base",
+    ),
 )
 
 

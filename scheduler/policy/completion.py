@@ -9,7 +9,7 @@ A plain success of one parameter is an `End` and goes with the next claim; every
 from collections.abc import Callable
 from typing import Final
 
-from scheduler.model.config import Scheduler
+from scheduler.model.config import AgentType, Scheduler
 from scheduler.model.events import JobEnded, Signal
 from scheduler.model.protocol import Item, printable
 from scheduler.model.queue_requests import End, ItemFailure, SaveRow
@@ -330,12 +330,21 @@ def _slice(job: Job, query: JobQuery, now: float) -> SaveRow:
 
 
 def _failure(job: Job, now: float, timers: Scheduler, text: str) -> SaveRow:
-    """Judge a failure of the job as a whole: it is tried again while it has retries."""
-    failures = job.rules.failures + 1
-    if failures > job.rules.retries:
+    """Judge a failure of the job as a whole: it is tried again while it has retries, its own or those of its type."""
+    failures, kind = job.rules.failures + 1, job.pool.kind
+    if failures > (job.rules.retries or kind.retries):
         return _row(job, now, FAILED, "failed", text, failures=failures)
-    delay = min(timers.retry_base * 2.0 ** min(failures - 1, MOST_DOUBLINGS), timers.retry_max)
-    return _row(job, now, QUEUED, "retry", text, failures=failures, retry_in=delay, jitter=True)
+    delay = retry_delay(kind, timers, failures)
+    return _row(job, now, QUEUED, "retry", text, failures=failures, retry_in=delay, jitter=kind.retry_jitter)
+
+
+def retry_delay(kind: AgentType, timers: Scheduler, failures: int) -> float:
+    """Return the seconds to wait after so many failures, before jitter: as its type says, or else all types."""
+    base = timers.retry_base if kind.retry_base is None else kind.retry_base
+    most = max(base, timers.retry_max) if kind.retry_max is None else kind.retry_max
+    if kind.retry_backoff == "constant":
+        return min(base, most)
+    return min(base * 2.0 ** min(failures - 1, MOST_DOUBLINGS), most)
 
 
 def _row(

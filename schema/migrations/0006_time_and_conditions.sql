@@ -37,6 +37,12 @@ end $$;
 
 create trigger job_keep_group after delete on drover.job for each row execute function drover.keep_group();
 
+-- ---------------------------------------------------------------- retries, also of a type
+
+-- 0 is what the configuration of the agent type says, -1 is none.
+alter table drover.jobqueue drop constraint jobqueue_jq_retries_check;
+alter table drover.jobqueue add constraint jobqueue_jq_retries_check check (jq_retries >= -1);
+
 -- ---------------------------------------------------------------- recovery: jobs that are blocked on a condition
 
 -- What to do about a condition, as the configuration of a group says. A job whose agent reports a condition follows the

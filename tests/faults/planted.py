@@ -115,8 +115,8 @@ FAULTS: Final = (
     _fault(
         "retries_ask_for_no_jitter",
         "scheduler/policy/completion.py",
-        "retry_in=delay, jitter=True",
-        "retry_in=delay",
+        "jitter=kind.retry_jitter",
+        "jitter=False",
         "unit/test_outcome.py::test_retry_delay_grows_with_jitter",
     ),
     _fault(

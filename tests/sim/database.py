@@ -163,7 +163,7 @@ class Row:
 
     def rules(self, unread: bool) -> Rules:
         """Return what query `end_and_claim` gives as `more`."""
-        if not (self.msq or self.timeout is not None or self.retries or self.rescued or unread):
+        if not (self.msq or self.timeout is not None or self.retries or self.failures or self.rescued or unread):
             return PLAIN if self.line is None else Rules(submitter=self.submitter)
         return Rules(
             submitter=self.submitter,
