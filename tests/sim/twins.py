@@ -14,7 +14,7 @@ from scheduler.daemon.recovery import read_condition, statement_of
 from scheduler.drivers import queue
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import QueueConnection
-from scheduler.drivers.sql import Query, load
+from scheduler.drivers.sql import Failure, Query, load
 from scheduler.model.config import AgentType
 from scheduler.model.events import EndedAndClaimed, Event, LockedFound, Saved, Settled
 from scheduler.model.queue_requests import (
@@ -358,7 +358,10 @@ class Twins:
         return replace(event, claims=[claim for each in (event, *rows) for claim in each.claims])
 
     def _ask(self, query: Query, **values: object) -> list[tuple[bytes | None, ...]]:
-        return list(rows_of(ask(self.loop, self.connection, query, **values)))
+        answer = ask(self.loop, self.connection, query, **values)
+        if isinstance(answer, Failure):
+            raise DiffersError(f"{query.name}: the database refused what its double carried out: {answer.message}")
+        return list(rows_of(answer))
 
     def _run(self, text: str) -> None:
         rows_of(run(self.loop, self.connection, text))
