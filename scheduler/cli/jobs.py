@@ -303,11 +303,11 @@ def redraw(session: Session, draw: Callable[[], object], poll_s: float = POLL_S)
     session.listen("drover_event", "drover_queue", "drover_change")
     is_terminal = sys.stdout.isatty()
     while True:
-        drawn_at = monotonic()
         sys.stdout.write(CLEAR if is_terminal else "")
         draw()
         sys.stdout.write("" if is_terminal else "\n")
         sys.stdout.flush()
+        drawn_at = monotonic()
         wait_for_any(session, poll_s)
         # What comes while it is too early for a drawing is one reason for the next.
         for _ in session.connection.notifies(timeout=max(drawn_at + REDRAW_S - monotonic(), 0.0)):

@@ -298,7 +298,7 @@ REFUSED = {
     "select drover.job_resubmit(4)": "job 4 has not ended: it is claimed",
     # numbers, and what is none
     """select drover.job_setup('a.9', '{"jq_retries": "x"}')""": "invalid input syntax for type integer",
-    """select drover.job_setup('a.9', '{"jq_retries": -1}')""": "jobqueue_jq_retries_check",
+    """select drover.job_setup('a.9', '{"jq_retries": -2}')""": "jobqueue_jq_retries_check",
     """select drover.job_setup('a.9', '{"jq_timeout": "0 s"}')""": "jobqueue_jq_timeout_check",
     """select drover.job_setup('a.9', '{"jq_not_before": "soon"}')""": "invalid input syntax for type timestamp",
     """select drover.job_setup('a.9', '{"jq_priority": "a!"}')""": "jobqueue_jq_priority_check",

@@ -1,12 +1,14 @@
 """Hosts over SSH for tests of the daemon: configuration, jobs whose lines differ, and what runs on a server."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.integration.daemon import Daemon, lines, records
+from tests.integration.daemon import LOOK_S, Daemon, lines, records
 from tests.needs import need
+from tests.patience import PATIENCE_S
 from tests.ssh.net import Net, cabled
 from tests.ssh.sshd import Server, below, name_of, run, serving
 
@@ -90,6 +92,14 @@ def said(daemon: Daemon, pk: int, stream: str) -> str:
 def at_work(server: Server) -> list[int]:
     """Return the pids of what runs on a server that is not sshd's."""
     return [pid for pid in below(server.process.pid) if name_of(pid) != "sshd"]
+
+
+def until_nothing_is_at_work(server: Server) -> None:
+    """Wait until what ran on a server has ended; it is told to when its connection ends, and dies a moment later."""
+    deadline = time.monotonic() + PATIENCE_S
+    while left := at_work(server):
+        assert time.monotonic() < deadline, f"processes {left} live on"
+        time.sleep(LOOK_S)
 
 
 def ssh_processes(daemon: Daemon) -> list[int]:

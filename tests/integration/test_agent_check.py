@@ -12,7 +12,7 @@ from tests import warm
 from tests.cli_tools import DROVER, Done
 from tests.integration.conftest import Launch
 from tests.integration.daemon import agent, lines, python, rec
-from tests.integration.ssh_tools import at_work, table
+from tests.integration.ssh_tools import table, until_nothing_is_at_work
 from tests.integration.test_command_hosts import behind
 from tests.needs import need
 from tests.ssh.sshd import Server, serving
@@ -57,7 +57,7 @@ def test_agent_check_tests_each_host_and_leaves_no_process_f146(ask: Ask, tmp_pa
         beta = server(stack, tmp_path / "beta")
         types = agent("polite", ["sh", "-c", POLITE]) + agent("lines", ["wc", "-l", "{args}"], kind="exec")
         done = ask(HERE + WORDS + table("beta", beta) + types, "run", "-t")
-        assert not at_work(beta)
+        until_nothing_is_at_work(beta)
     lines = [f"{name} on {host}: ok" for name in ("polite", "lines") for host in ("here", "words", "beta")]
     assert (done.status, done.out.splitlines(), done.err) == (0, [*lines, "0 of 6 agents failed"], "")
 
