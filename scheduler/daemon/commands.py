@@ -189,16 +189,18 @@ class Commands:
         """Read the commands that are for us.
 
         Those of operators that were read already are carried out first. All others are read again, for an operator may
-        have given one meanwhile, which does not wait for them.
+        have given one meanwhile, which does not wait for them. Those that were passed over come again after all others,
+        however long these take: else the first ones, if they are many, would be read again and again.
         """
         if self._rows and self._rows[0].of_operator:
             self._is_more = True
             yield from self.carry_out_next()
             return
         now = self._now()
-        self._passed = {pk: until for pk, until in self._passed.items() if until > now}
+        if not self._is_more:
+            self._passed = {pk: until for pk, until in self._passed.items() if until > now}
         if self._passed:
-            self._read_in(min(self._passed.values()) - now)
+            self._read_in(max(min(self._passed.values()) - now, AGAIN_S if self._is_more else 0.0))
         self._is_read = False
         rows = yield from self._ask("read_commands", **VERBS_ABOUT, passed=list(self._passed))
         self._is_read = True

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.daemon.commands import AGAIN_S, REFUSED_S, Commands, Context
+from scheduler.daemon.commands import AGAIN_S, ONE_READ, REFUSED_S, Commands, Context
 from scheduler.daemon.verb_actions import ACTIONS
 from scheduler.drivers.loop import Steps
 from scheduler.drivers.sql import Failure
@@ -14,6 +14,7 @@ from scheduler.model.queue_requests import Cells
 from tests.core_tools import make_core
 
 PAUSE = (b"7", b"pause", None, None, b"f", b"f", b"f", b"t")
+A_READ = [(b"%d" % pk, *PAUSE[1:]) for pk in range(1, ONE_READ + 1)]
 
 
 class Watch:
@@ -78,4 +79,17 @@ def test_command_that_fails_now_is_skipped_for_a_while(fail: Callable[[Watch], N
     watch.now = seconds - 0.01
     assert watch.read() == [7]
     watch.now = seconds
+    assert watch.read() == []
+
+
+def test_commands_that_are_passed_over_come_again_after_all_others_however_long_these_take() -> None:
+    watch = Watch()
+    watch.read(*A_READ)
+    for _ in A_READ:
+        watch.now += AGAIN_S
+        watch.answer("pause_queues")
+    assert watch.read(PAUSE) == list(range(1, ONE_READ + 1))
+    watch.answer("pause_queues")
+    watch.answer("close_commands")
+    watch.now += AGAIN_S
     assert watch.read() == []
