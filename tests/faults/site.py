@@ -89,7 +89,7 @@ select 'R43 a file is left', jq_pk, jq_delete[1] from drover.jobqueue where jq_d
 WORKED_ON = "select jq_pk from drover.jobs where jq_pk = any (%s) and jq_state in ('claimed', 'running')"
 REPEATED = """
 select pk, jq_args, sum(times) from faults.begun join drover.jobqueue on jq_pk = pk
- where jq_args !~ 'fail' and jq_args !~ '1000' group by pk, jq_args having sum(times) > 1 order by pk
+ where jq_args !~ '(fail|blocked:|stuck:|1000)' group by pk, jq_args having sum(times) > 1 order by pk
 """
 FAILURES = """
 select sum(case when jq_msq then 2 * jq_itemsfailed
@@ -443,7 +443,7 @@ class Site:
         return found + (self.rows(STORY, found[0][1]) if found else [])
 
     def repeated(self) -> list[tuple[Any, ...]]:
-        """Return plain jobs that were begun more than once, though no process has died."""
+        """Return jobs that were begun more than once, though no process has died, and that do not ask for that."""
         found = self.rows(REPEATED)
         self.tally.violations += len(found)
         return found + (self.rows(STORY, found[0][0]) if found else [])
