@@ -25,7 +25,9 @@ echo "exec ${1%% *} $2 $$ $DROVER_JOB $DROVER_ATTEMPT" >>$3
 [ $DROVER_ATTEMPT -gt 1 ] || exec sleep 1000
 """
 TO_FAIL = {"jq_max_interruptions": 3}  # by contract, so the auditor does not look for a fault
-FAILED_TYPES = "select jq_type from drover.jobqueue where jq_state = 'failed' order by jq_type"
+FAILED_TYPES = """
+select jq_type from drover.jobqueue where jq_state = 'failed' and jq_args !~ 'stuck:' order by jq_type
+"""
 ECHO = ["sh", "-c", "echo OK; while read -r line; do echo OK; done"]
 
 

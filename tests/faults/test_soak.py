@@ -16,6 +16,11 @@ from tests.needs import need
 
 JOBS, FAULTS = (20_000, 100) if FULL else (2_000, 15)
 SEED = 12
+UNEXPECTED = """
+select count(*) from drover.jobqueue
+ where jq_state <> 'done' and not (jq_state = 'failed' and jq_args ~ 'stuck:')
+   and not (jq_state = 'cancelled' and jq_args = 'long')  -- a job of the tester, when nothing waited for it any more
+"""
 FIGURES = """
 select count(*), count(*) filter (where jq_attempt > 1), sum(jq_rescued), sum(jq_failures), sum(jq_interruptions)
   from drover.jobqueue
@@ -48,7 +53,7 @@ def test_a_soak_loses_no_job_and_ends_each_once(place: Path, tmp_path: Path, tal
         soak = Soak(site, own, seed)
         soak.run(JOBS, FAULTS)
         assert site.settle(patience=120.0) == [], f"seed {seed}"
-        assert site.value("select count(*) from drover.jobqueue where jq_state <> 'done'") == 0
+        assert site.value(UNEXPECTED) == 0
         assert site.failures() <= soak.agents_killed, f"seed {seed}"
         jobs, repeated, rescued, failures, interruptions = site.rows(FIGURES)[0]
     tally.notes.append(

@@ -473,6 +473,7 @@ def test_no_claim_is_made_while_every_slot_and_buffer_is_full_j49(launch: Launch
     daemon.wait_all(pks[:2], "running")
     daemon.until(lambda: len(claimed(daemon)) == 3)
     daemon.until(lambda: has_taken_stock(daemon))  # the last thing asked after a claim
+    renewals(daemon, 2)  # and there may have been two claims
     before = last_query(daemon)
     more = daemon.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate}"}] * 20)
     renewals(daemon, 2)

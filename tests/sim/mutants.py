@@ -62,7 +62,7 @@ MUTANTS: Final = (
          "            self.wait_for_lock(about.part(pks), now)\n", "            pass\n", "lock_row"),
     _one("what_is_not_locked_is_forgotten", "rows_are_memory exit_leaves_nothing has_future done_means_worked",
          _POLICY + "outbox", "            self.repeats.append(about.part(free))\n", "            pass\n", "lock_row"),
-    Mutant("overlapping_saves", ("rows_are_memory", "AssertionError"), (
+    Mutant("overlapping_saves", ("rows_are_memory", "has_future", "AssertionError"), (
         Patch(_POLICY + "core", "        if state.outbox.in_flight is not None:\n            return None\n", ""),
         Patch(_POLICY + "outbox", "        assert self.in_flight is None\n", ""),
     )),
@@ -74,7 +74,8 @@ MUTANTS: Final = (
     _one("lost_wake_up", "no_wake_up_is_lost", _POLICY + "claims", "        self.empty.clear()\n", "        pass\n"),
     _one("wake_up_lost_in_flight", "no_wake_up_is_lost", _POLICY + "claims", "sent.ends or self._woken", "sent.ends",
          "cut_queue"),
-    _one("batch_forgotten_with_its_connection", "rows_are_memory has_future output_comes_in_order", _POLICY + "outbox",
+    _one("batch_forgotten_with_its_connection", "rows_are_memory has_future everything_ends output_comes_in_order",
+         _POLICY + "outbox",
          "            self.repeats.appendleft(request)\n", "            pass\n"),
     _one("end_before_its_output", "output_comes_in_order", _POLICY + "outbox",
          "if unwritten := {row.job for row in rows}:", "if unwritten := set():"),
