@@ -128,7 +128,7 @@ class Scheduler:
     retention: int = field(default=0, validator=DAYS)
     hold: float = field(default=0.1, validator=SPAN)
     hold_max: int = field(default=2000, validator=COUNT)
-    fetch_limit: int = field(default=500, validator=COUNT_OR_NONE)
+    fetch_limit: int = field(default=1000, validator=COUNT_OR_NONE)
     expansions: int = field(default=8, validator=COUNT)
     expansions_per_type: int = field(default=4, validator=COUNT)
     expansion_limit: float = field(default=3600.0, validator=SPAN)

@@ -15,7 +15,7 @@ FARTHER = ClaimPosition("1n", "2026-01-01 00:00:00+00", 9)
 
 
 USUAL = 0.02  # seconds of a claim
-BATCH = 500  # rows of one
+BATCH = 1000  # rows of one
 
 
 class Clerk:

@@ -46,7 +46,7 @@ def test_every_default_is_as_documented() -> None:
             retention=0,
             hold=0.1,
             hold_max=2000,
-            fetch_limit=500,
+            fetch_limit=1000,
             expansions=8,
             expansions_per_type=4,
             expansion_limit=3600,
