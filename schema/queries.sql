@@ -1302,17 +1302,19 @@ select new_values, case when new_values is not null then drover.notify('drover_c
   from lease left join changed on true limit 1
 
 -- name: flush
--- Remove one piece of what ended `days` days before the command was queued, or before now; see drover.flush. Return how
--- many rows were removed, and where to go on: no stage if nothing is left. No row: another group, the first of those
--- that have an active scheduler, carries the command out.
+-- Remove one piece of what ended so many `days`, by state, before the command was queued, or before now; see
+-- drover.prune. Return how many rows were removed, and where to go on: no stage if nothing is left. No row: another
+-- group, the first of those that have an active scheduler, carries the command out.
 select f.removed, f.stage, f.place
   from (select where :command::bigint is null or :group::text = (
           select min(group_name) from drover.scheduler_group
            where group_owner is not null and group_lease_until > now())) is_first,
-       lateral drover.flush(
-         coalesce((select jq_queued from drover.jobqueue where jq_pk = :command::bigint), now())
-         - make_interval(days => :days::integer),
-         :failed::boolean, :most::integer, :stage::text, :place::bigint) f
+       lateral drover.prune(
+         (select jsonb_object_agg(
+                   key, coalesce((select jq_queued from drover.jobqueue where jq_pk = :command::bigint), now())
+                        - make_interval(days => value::integer))
+            from jsonb_each_text(:days::jsonb)),
+         :most::integer, :stage::text, :place::bigint) f
 
 -- name: pause_queues
 -- Pause or resume queues; no name means all. Return the queues that do not exist: if there is one, nothing is changed;

@@ -209,7 +209,8 @@ grant execute on function drover.settle(bigint[], bigint, integer, boolean), dro
   drover.json_bytes(jsonb), drover.is_over(text), drover.texts(jsonb), drover.roles_of(name),
   drover.block_of(bigint) to drover_scheduler;
 -- Removes jobs that ended long ago; drover_scheduler may remove none by itself.
-grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint) to drover_scheduler;
+grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint),
+  drover.prune(jsonb, integer, text, bigint) to drover_scheduler;
 -- Queues what schedules ask for, once for each of their times.
 grant execute on function
   drover.start_schedule(text, timestamptz, timestamptz, timestamptz, text, timestamptz[]),

@@ -468,61 +468,12 @@ $_$;
 CREATE FUNCTION drover.flush(before timestamp with time zone, failed_too boolean, most integer, INOUT stage text, INOUT place bigint, OUT removed bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
     AS $$
-declare
-  old      bigint[];
-  looked   integer;
-  is_young boolean;  -- rows from here on are: one was queued after the instant, and was never put back to the end
-  first    bigint := place;
 begin
-  if stage = 'jobs' then
-    select count(*), max(jq_pk),
-           coalesce(bool_or(jq_queued >= before and jq_attempt <= (jq_endtime is not null)::integer), false),
-           array_agg(jq_pk) filter (where jq_endtime < before)
-      into looked, place, is_young, old
-      from (select jq_pk, jq_queued, jq_attempt, jq_endtime from jobqueue
-             where jq_pk > first order by jq_pk limit most) w;
-    old := array(
-      select jq_pk from jobqueue
-       where jq_pk = any (old) and jq_endtime < before and (jq_state <> 'failed' or jq_type = 'command' or failed_too)
-       order by jq_pk for update skip locked);
-    old := array(  -- by another statement: it sees the edges that came before the lock
-      select pk from unnest(old) as pk
-       where not exists (
-               select from jobdepends join jobqueue on jq_pk = jdep_jq_fk
-                where jdep_jq_depends_fk = pk and jdep_met_at is null and (jq_endtime is null or jq_state = 'failed'))
-         and not exists (
-               select from jobdepends join jobqueue on jq_pk = jdep_jq_depends_fk
-                where jdep_jq_fk = pk and jdep_met_at is null and jq_endtime is null));
-    removed := drover.remove_jobs(old);
-    if is_young or looked < most then
-      stage := 'groups';
-      place := 0;
-    end if;
-  elsif stage = 'groups' then
-    select count(*), max(job_pk), coalesce(bool_or(job_queued >= before), false) into looked, place, is_young
-      from (select job_pk, job_queued from job where job_pk > first order by job_pk limit most) w;
-    delete from job where job_pk = any (array(
-      select job_pk from job
-       where job_pk > first and job_pk <= place and job_queued < before
-         and not exists (select from jobqueue where jq_job_fk = job_pk) for update skip locked));
-    get diagnostics removed = row_count;
-    if is_young or looked < most then
-      stage := 'log';
-      place := 0;
-    end if;
-  else
-    delete from log where log_pk = any (array(
-      select log_pk from (select log_pk, log_date from log where log_jq_fk is null order by log_pk limit most) w
-       where log_date < before));
-    get diagnostics removed = row_count;
-    if removed < most then
-      stage := null;
-    end if;
-  end if;
+  select p.* into stage, place, removed
+    from drover.prune(
+           (select jsonb_object_agg(what, before) from unnest('{done,cancelled,ignored,skipped,command,log}'::text[]
+              || case when failed_too then '{failed}'::text[] end) as what), most, stage, place) p;
 end $$;
 
 CREATE FUNCTION drover.gone() RETURNS trigger
@@ -1187,6 +1138,68 @@ begin
   end if;
   return new;
 end $_$;
+
+CREATE FUNCTION drover.prune(before jsonb, most integer, INOUT stage text, INOUT place bigint, OUT removed bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  old      bigint[];
+  looked   integer;
+  is_young boolean;  -- rows from here on are: one was queued after the instant, and was never put back to the end
+  first    bigint := place;
+  latest   timestamptz := (select max(value::timestamptz) from jsonb_each_text(before));
+begin
+  if stage = 'jobs' then
+    select count(*), max(jq_pk),
+           coalesce(bool_or(jq_queued >= latest and jq_attempt <= (jq_endtime is not null)::integer), false),
+           array_agg(jq_pk) filter (where jq_endtime < latest)
+      into looked, place, is_young, old
+      from (select jq_pk, jq_queued, jq_attempt, jq_endtime from jobqueue
+             where jq_pk > first order by jq_pk limit most) w;
+    old := array(
+      select jq_pk from jobqueue
+       where jq_pk = any (old)
+         and jq_endtime < (before ->> case jq_type when 'command' then jq_type else jq_state::text end)::timestamptz
+       order by jq_pk for update skip locked);
+    old := array(  -- by another statement: it sees the edges that came before the lock
+      select pk from unnest(old) as pk
+       where not exists (
+               select from jobdepends join jobqueue on jq_pk = jdep_jq_fk
+                where jdep_jq_depends_fk = pk and jdep_met_at is null and (jq_endtime is null or jq_state = 'failed'))
+         and not exists (
+               select from jobdepends join jobqueue on jq_pk = jdep_jq_depends_fk
+                where jdep_jq_fk = pk and jdep_met_at is null and jq_endtime is null));
+    removed := drover.remove_jobs(old);
+    if is_young or looked < most then
+      stage := 'groups';
+      place := 0;
+    end if;
+  elsif stage = 'groups' then
+    select count(*), max(job_pk), coalesce(bool_or(job_queued >= latest), false) into looked, place, is_young
+      from (select job_pk, job_queued from job where job_pk > first order by job_pk limit most) w;
+    delete from job where job_pk = any (array(
+      select job_pk from job
+       where job_pk > first and job_pk <= place and job_queued < latest
+         and not exists (select from jobqueue where jq_job_fk = job_pk) for update skip locked));
+    get diagnostics removed = row_count;
+    if is_young or looked < most then
+      stage := 'log';
+      place := 0;
+    end if;
+  else
+    delete from log where log_pk = any (array(
+      select log_pk from (select log_pk, log_date from log where log_jq_fk is null order by log_pk limit most) w
+       where log_date < (before ->> 'log')::timestamptz));
+    get diagnostics removed = row_count;
+    if removed < most then
+      stage := null;
+    end if;
+  end if;
+end $$;
 
 CREATE FUNCTION drover.queue_columns(columns jsonb, submitter name, job_group bigint) RETURNS bigint
     LANGUAGE plpgsql

@@ -186,9 +186,9 @@ class PeriodicTasks:
 
     def _remove_old(self) -> Steps[None]:
         """Remove a piece of what is older than it is to be kept: all of it once a day."""
-        if not self._timers.retention:
+        if not (days := self._timers.days_kept):
             return
-        self._flush = self._flush or FlushPass(self._timers.retention, failed_too=False, command=None)
+        self._flush = self._flush or FlushPass(days, command=None)
         try:
             yield from self._flush.remove_piece(self._ask)
         except RefusedError:
@@ -196,7 +196,7 @@ class PeriodicTasks:
             raise
         self._due["flush"] = self._loop.now + PAUSE_S
         if self._flush.is_over:
-            log_line("info", f"older than {self._flush.days} days: {self._flush}")
+            log_line("info", f"{self._flush.age}: {self._flush}")
             self._flush = None
             self._due["flush"] = self._loop.now + DAY_S
 

@@ -11,7 +11,7 @@ before the command ends, so that nothing is started that the change forbids; oth
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from signal import Signals
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ import attrs
 from scheduler.daemon import log
 from scheduler.daemon.commands import Action, Ask, CommandRow, Context, Done, GoesOn, Later, Outcome, job_of, text_of
 from scheduler.drivers.loop import Steps
+from scheduler.drivers.sql import to_json
 from scheduler.errors import ConfigError
 from scheduler.model.events import Woken
 from scheduler.model.host_filters import FILTERS, ranges_text
@@ -28,7 +29,8 @@ from scheduler.model.verbs import SEE_RESULT, Command, CommandError, filter_of
 
 PIECE: Final = 1000  # rows that one statement of a flush looks at, which takes tens of milliseconds
 PAUSE_S: Final = 0.05  # between two of them
-STAGES: Final = ("jobs", "groups", "log")  # as drover.flush has them
+STAGES: Final = ("jobs", "groups", "log")  # as drover.prune has them
+REMOVED: Final = {"done", "failed", "cancelled", "ignored", "skipped", "command", "log"}  # likewise
 
 
 # ---- jobs in hand
@@ -289,21 +291,22 @@ def flush(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]
     days, failed_too = command.values["days"], command.values["failed"] is not None
     assert isinstance(days, int)
     left = row.progress
-    each = left if isinstance(left, FlushPass) else FlushPass(days, failed_too=failed_too, command=row.pk)
+    kept = dict.fromkeys(REMOVED if failed_too else REMOVED - {"failed"}, days)
+    each = left if isinstance(left, FlushPass) else FlushPass(kept, command=row.pk)
     if not (yield from each.remove_piece(context.ask)):
         return Later(progress=each)
     return Done(str(each), each.removed) if each.is_over else Later(PAUSE_S, each)
 
 
 class FlushPass:
-    """One pass over all that ended more than so many days before a command came, or before now (None).
+    """One pass over what ended more than so many days, by state, before a command came, or before now (None).
 
     It is a row of statements with pauses between them, in which the lease and other commands go on. A pass that was
     cut off begins again from the start, which only looks at what it has removed.
     """
 
-    def __init__(self, days: int, *, failed_too: bool, command: int | None) -> None:
-        self.days, self._failed_too, self._command = days, failed_too, command
+    def __init__(self, days: Mapping[str, int], *, command: int | None) -> None:
+        self._days, self._command = days, command
         self._stage: str | None = STAGES[0]
         self._place = 0
         self.removed = dict.fromkeys(STAGES, 0)
@@ -313,9 +316,15 @@ class FlushPass:
         """Return whether all was looked at."""
         return self._stage is None
 
+    @property
+    def age(self) -> str:
+        """Return what it removes, in words: the ages, in days."""
+        days = sorted(set(self._days.values()))
+        return f"older than {' or '.join(map(str, days))} days"
+
     def remove_piece(self, ask: Ask) -> Steps[bool]:
         """Remove a piece of it; return False if that is for another daemon."""
-        values = {"days": self.days, "failed": self._failed_too, "most": PIECE, "stage": self._stage}
+        values = {"days": to_json(dict(self._days)), "most": PIECE, "stage": self._stage}
         rows = yield from ask("flush", command=self._command, place=self._place, **values)
         if not rows:
             return False

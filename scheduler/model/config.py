@@ -79,6 +79,7 @@ COUNT = _must(lambda n: 1 <= n <= LARGEST, f"must be from 1 to {LARGEST}")
 COUNT_OR_AUTO = _must(lambda n: n == AUTO or 1 <= n <= LARGEST, f'must be "auto", or from 1 to {LARGEST}')
 COUNT_OR_NONE = _must(lambda n: 0 <= n <= LARGEST, f"must be from 0 to {LARGEST}")
 DAYS = _must(lambda n: 0 <= n <= MOST_DAYS, f"must be from 0 to {MOST_DAYS} days")
+DAYS_OR_USUAL = _must(lambda n: -1 <= n <= MOST_DAYS, f"must be -1 (as retention) or from 0 to {MOST_DAYS} days")
 MAXIMUM = _must(lambda n: n == -1 or 1 <= n <= LARGEST, "must be -1 (no limit) or more than 0")
 PRIORITY = _must(lambda n: abs(n) <= LARGEST, f"must be from -{LARGEST} to {LARGEST}")
 SIZE = _must(lambda n: 0 <= n <= HUGE, f"must be from 0 to {HUGE}")
@@ -126,6 +127,11 @@ class Scheduler:
     output_interval: float = field(default=0.2, validator=SPAN)
     status_interval: float = field(default=30.0, validator=SPAN)
     retention: int = field(default=0, validator=DAYS)
+    retention_done: int = field(default=-1, validator=DAYS_OR_USUAL)
+    retention_failed: int = field(default=0, validator=DAYS)
+    retention_cancelled: int = field(default=-1, validator=DAYS_OR_USUAL)
+    retention_skipped: int = field(default=-1, validator=DAYS_OR_USUAL)
+    retention_ignored: int = field(default=-1, validator=DAYS_OR_USUAL)
     hold: float = field(default=0.1, validator=SPAN)
     hold_max: int = field(default=2000, validator=COUNT)
     fetch_limit: int = field(default=1000, validator=COUNT_OR_NONE)
@@ -150,6 +156,16 @@ class Scheduler:
     log_level: Literal["trace", "debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     log_file: str = field(default="", validator=PLACE)
+
+    @property
+    def days_kept(self) -> dict[str, int]:
+        """Return after how many days jobs are removed, by how they ended, and lines about no job; others stay."""
+        given = {
+            "done": self.retention_done, "failed": self.retention_failed, "cancelled": self.retention_cancelled,
+            "skipped": self.retention_skipped, "ignored": self.retention_ignored, "command": -1, "log": -1,
+        }  # fmt: skip
+        days = {what: self.retention if own == -1 else own for what, own in given.items()}
+        return {what: each for what, each in days.items() if each}
 
 
 @frozen

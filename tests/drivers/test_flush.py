@@ -1,5 +1,6 @@
 """What drover.flush removes, and what it leaves: in the database alone, where rows can be as old as a test wants."""
 
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
@@ -68,6 +69,22 @@ def _flush(queue: Connection, days: int = 5, *, failed: bool = False, piece: int
         was = stage
         query = "select stage, place, removed from drover.flush(now() - make_interval(days => %s), %s, %s, %s, %s)"
         row = queue.execute(query, (days, failed, piece, stage, place)).fetchone()
+        assert row
+        stage, place, count = row
+        removed[was] = removed.get(was, 0) + count
+    return removed
+
+
+def _prune(queue: Connection, piece: int = PIECE, **days: int) -> dict[str, int]:
+    """Remove what ended so many days ago, by state, until all was looked at; return how many rows went, by stage."""
+    removed: dict[str, int] = {}
+    stage, place = "jobs", 0
+    while stage is not None:
+        was = stage
+        query = """select p.stage, p.place, p.removed from drover.prune(
+            (select jsonb_object_agg(key, now() - make_interval(days => value::integer)) from jsonb_each_text(%s)),
+            %s, %s, %s) p"""
+        row = queue.execute(query, (json.dumps(days), piece, stage, place)).fetchone()
         assert row
         stage, place, count = row
         removed[was] = removed.get(was, 0) + count
@@ -197,6 +214,34 @@ def test_a_flush_pass_stops_at_young_rows_r52(queue: Connection) -> None:
     beyond = _job(queue, "done")  # no such row comes about: numbers go with the time
     assert _flush(queue)["jobs"] == 0
     assert beyond in _left(queue)
+
+
+@pytest.mark.parametrize("state", ENDS)
+def test_jobs_of_one_state_are_removed_and_no_others_r52(queue: Connection, state: str) -> None:
+    jobs = {each: _job(queue, each) for each in ENDS}
+    assert _prune(queue, **{state: 5})["jobs"] == 1
+    assert _left(queue) == [pk for each, pk in jobs.items() if each != state]
+
+
+def test_each_state_has_an_age_of_its_own_r52(queue: Connection) -> None:
+    _job(queue, "failed", days=40)
+    _job(queue, "done", days=3)
+    kept = [_job(queue, "failed", days=3), _job(queue, "done", days=1)]
+    assert _prune(queue, done=2, failed=30)["jobs"] == 2
+    assert _left(queue) == kept
+
+
+def test_a_command_is_kept_as_long_as_commands_are_r52(queue: Connection) -> None:
+    command = _job(queue, "done", jq_type="command")
+    assert _prune(queue, done=5)["jobs"] == 0
+    assert _left(queue) == [command]
+    assert _prune(queue, command=5)["jobs"] == 1
+
+
+def test_lines_about_no_job_stay_unless_an_age_is_given_r52(queue: Connection) -> None:
+    queue.execute(LINE, (10,))
+    assert _prune(queue, done=5)["log"] == 0
+    assert _prune(queue, done=5, log=5)["log"] == 1
 
 
 def test_two_concurrent_flush_passes_remove_each_row_once_r52(queue: Connection, database_with_roles: str) -> None:

@@ -81,6 +81,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "offer_new",
         "prepare_job",
         "prepare_schedule",
+        "prune",
         "run_schedule",
         "schedule_mistake",
         "settle",

@@ -180,9 +180,9 @@ FAULTS: Final = (
     ),
     _fault(
         "retention_removes_failed_jobs",
-        "scheduler/daemon/periodic_tasks.py",
-        "failed_too=False",
-        "failed_too=True",
+        "scheduler/model/config.py",
+        '"failed": self.retention_failed',
+        '"failed": -1',
         "integration/test_retention.py::test_retention_keeps_jobs_that_failed_r52",
     ),
     _fault(

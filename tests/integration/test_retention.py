@@ -160,6 +160,16 @@ def test_retention_keeps_jobs_that_failed_r52(launch: Launch, text: str) -> None
     ]
 
 
+def test_retention_of_failed_jobs_is_their_own_r52(launch: Launch, text: str) -> None:
+    daemon = launch("[scheduler]\nretention_failed = 5\nretention_done = 50\n" + text)
+    said(daemon, "older than 5 or 50 days: removed 0 jobs")
+    add_old(daemon, 1, "failed", 2)
+    add_old(daemon, 1)
+    told(daemon, "reload")
+    daemon.until(lambda: daemon.value(LATE) < 2)
+    assert daemon.execute("select jq_state::text from drover.jobqueue where jq_args = 'old'") == [{"jq_state": "done"}]
+
+
 def test_without_retention_nothing_is_removed_r52(launch: Launch, text: str) -> None:
     daemon = launch(text)
     add_old(daemon, 1)

@@ -44,6 +44,11 @@ def test_every_default_is_as_documented() -> None:
             progress_interval=1,
             status_interval=30,
             retention=0,
+            retention_done=-1,
+            retention_failed=0,
+            retention_cancelled=-1,
+            retention_skipped=-1,
+            retention_ignored=-1,
             hold=0.1,
             hold_max=2000,
             fetch_limit=1000,
@@ -137,6 +142,24 @@ def test_several_slots_of_one_agent_are_one_number_f151() -> None:
 def test_queues_are_read_j14() -> None:
     queues = good(LEAST + "[queues]\na.concurrency = 1\nb.concurrency = 2\nc = { paused = true }").queues
     assert queues == {"a": Queue(concurrency=1), "b": Queue(concurrency=2), "c": Queue(paused=True)}
+
+
+def test_without_retention_no_job_is_removed_r52() -> None:
+    assert Scheduler().days_kept == {}
+
+
+def test_retention_is_for_all_but_failed_jobs_r52() -> None:
+    usual = dict.fromkeys(("done", "cancelled", "skipped", "ignored", "command", "log"), 5)
+    assert Scheduler(retention=5).days_kept == usual
+
+
+def test_retention_of_a_state_goes_before_that_of_all_r52() -> None:
+    found = good(LEAST + "[scheduler]\nretention = 5\nretention_failed = 90\nretention_done = 1\n").scheduler.days_kept
+    assert (found["done"], found["failed"], found["cancelled"]) == (1, 90, 5)
+
+
+def test_retention_of_a_state_that_is_0_keeps_its_jobs_r52() -> None:
+    assert "skipped" not in Scheduler(retention=5, retention_skipped=0).days_kept
 
 
 def test_seconds_may_be_whole_numbers() -> None:
