@@ -113,6 +113,7 @@ grant execute on function drover.notify(text, text)
 
 -- A view calls these with the rights of the role that reads the view.
 grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.rests(drover.agent),
+  drover.end_code(drover.job_state, text, integer, text, integer, text), drover.shown_code(drover.jobqueue),
   drover.word(text, integer), drover.has_token(drover.jobqueue), drover.takes_priority(text, text)
   to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
 
@@ -141,7 +142,8 @@ grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, 
   drover.my_blocked
   to drover_frontend, drover_frontend_sql;
 -- Which schedulers, queues and hosts there are: a front-end may read it before it inserts a job.
-grant select on drover.migration, drover.queue, drover.host, drover.scheduler, drover.scheduler_group, drover.size_limit
+grant select on drover.migration, drover.queue, drover.host, drover.scheduler, drover.scheduler_group,
+  drover.size_limit, drover.condition
   to drover_frontend, drover_frontend_sql;
 -- Not agent_revision: it is a command line, which may contain a password.
 grant select (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd,
@@ -173,8 +175,8 @@ grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedul
 
 -- drover_readonly reads the states of things, but neither the data of jobs nor the output of agents.
 grant select on drover.jobs_masked, drover.why_masked, drover.blocked_jobs, drover.graph, drover.jobdepends,
-  drover.queue, drover.host, drover.placement, drover.scheduler, drover.scheduler_group, drover.migration
-  to drover_readonly;
+  drover.queue, drover.host, drover.placement, drover.scheduler, drover.scheduler_group, drover.migration,
+  drover.condition to drover_readonly;
 grant select (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_end, att_outcome,
               att_exitcode, att_signal)
   on drover.attempt to drover_readonly;

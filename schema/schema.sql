@@ -342,6 +342,39 @@ begin
   return null;
 end $$;
 
+CREATE FUNCTION drover.end_code(state drover.job_state, type text, bits integer, said text, status integer, signal text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $_$
+  select case state
+    when 'done' then case when bits & 4 = 0 then 'normal' else 'nonfatal_errors' end
+    when 'cancelled' then 'cancelled'
+    when 'skipped' then case when bits & 1 = 1 then 'on_ice' else 'dependency_not_met' end
+    when 'ignored' then 'unserved'
+    when 'failed' then case
+      when type = 'command' then 'command_refused'
+      when said = 'killed' then 'killed'
+      when said ~ '^recovery_(timeout|failure): ' then split_part(said, ':', 1)
+      when said ~ '^not started by ' then 'expired'
+      when said ~ '^(timeout: ran|item took|the query ran) longer than ' then 'timeout'
+      when said ~ '^(no heartbeat for |does not read its line$)' then 'no_heartbeat'
+      when said ~ '^(interrupted more than \d+ times|its scheduler died \d+ times)' then 'interrupted'
+      when said ~ '^\d+ items failed, \d+ tolerated$' then 'items_failed'
+      when said ~ '^no progress: ' then 'no_progress'
+      when said ~ '^role .+ may not queue agent type ' then 'not_permitted'
+      when said ~ '^the database refuses a ' then 'not_saved'
+      when said ~ '\(SQLSTATE [0-9A-Z]{5}(, at character \d+)?\)$' then 'query_failed'
+      when said ~ '^its (parameter or variables|variables or its SQL) '
+           or said ~ '^the (parameter (is|holds|has)|query gives|key column|command names|rows of the query) '
+           or said ~ '^(\d+ rows of the query|key ''|column name|jq_key names|jq_runonpfile names)'
+      then 'invalid_definition'
+      when said ~ '^agent ''.+'': cannot start ''' or status in (126, 127) then 'launch_failure'
+      when signal is not null or said ~ '^(killed by |protocol violation: |agent terminated prematurely, by )'
+      then 'agent_died'
+      when said ~ '^(exit status |agent terminated prematurely)' then 'exit_status'
+      else 'agent_error' end
+    end
+$_$;
+
 CREATE TABLE drover.jobqueue (
     jq_pk bigint NOT NULL,
     jq_job_fk bigint,
@@ -1512,6 +1545,14 @@ begin
   return null;
 end $$;
 
+CREATE FUNCTION drover.shown_code(job drover.jobqueue) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select ' (' || nullif(nullif(code, 'normal'), job.jq_state::text) || ')'
+    from drover.end_code(job.jq_state, job.jq_type, job.jq_end_bits, job.jq_endtext, job.jq_exitcode,
+                         job.jq_signal) as code
+$$;
+
 CREATE FUNCTION drover.skip(jobs bigint[], tops bigint[]) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'drover', 'pg_temp'
@@ -1894,7 +1935,8 @@ CREATE VIEW drover.jobs AS
     j.jq_submitter,
     j.jq_resubmit_of,
     j.jq_first_start,
-    j.jq_attempt_start
+    j.jq_attempt_start,
+    drover.end_code(j.jq_state, j.jq_type, j.jq_end_bits, j.jq_endtext, j.jq_exitcode, j.jq_signal) AS jq_end_code
    FROM (drover.jobqueue j
      LEFT JOIN drover.recorded r ON ((r.jq_pk = j.jq_pk)));
 
@@ -1924,6 +1966,12 @@ CREATE TABLE drover.command_ack (
     ack_text text NOT NULL,
     ack_date timestamp with time zone DEFAULT now() NOT NULL
 );
+
+CREATE VIEW drover.condition AS
+ SELECT c.condition_code,
+    c.condition_state,
+    c.condition_text
+   FROM ( VALUES ('normal'::text,'done'::text,'all data processed, or there were none'::text), ('nonfatal_errors'::text,'done'::text,'done, with items that failed and were tolerated, or ERROR lines'::text), ('cancelled'::text,'cancelled'::text,'cancelled by its submitter or an operator'::text), ('on_ice'::text,'skipped'::text,'skipped by the command ice, as if it had been done'::text), ('dependency_not_met'::text,'skipped'::text,'skipped: a job that it depends on ended otherwise than it asked'::text), ('unserved'::text,'ignored'::text,'run by hand, and no scheduler serves its queue'::text), ('killed'::text,'failed'::text,'killed by its submitter or an operator'::text), ('expired'::text,'failed'::text,'not started before jq_not_after'::text), ('timeout'::text,'failed'::text,'it, one of its items, or its query took longer than it may'::text), ('no_heartbeat'::text,'failed'::text,'its agent was silent for longer than it may'::text), ('recovery_timeout'::text,'failed'::text,'the condition that it was blocked on lasted too long'::text), ('recovery_failure'::text,'failed'::text,'the tester of the condition that it was blocked on failed'::text), ('interrupted'::text,'failed'::text,'interrupted more often than jq_max_interruptions allows'::text), ('launch_failure'::text,'failed'::text,'its command could not be started'::text), ('exit_status'::text,'failed'::text,'its agent exited with a status other than 0'::text), ('agent_died'::text,'failed'::text,'its agent was ended by a signal, or left the protocol'::text), ('items_failed'::text,'failed'::text,'more of its items failed than jq_tolerate allows'::text), ('no_progress'::text,'failed'::text,'not one item of a slice was done'::text), ('query_failed'::text,'failed'::text,'the database refused its query'::text), ('not_permitted'::text,'failed'::text,'its submitter may not queue its agent type'::text), ('invalid_definition'::text,'failed'::text,'what it asks for cannot be done; the text says why'::text), ('not_saved'::text,'failed'::text,'the database refused to store its outcome'::text), ('command_refused'::text,'failed'::text,'a command that was refused; the text says why'::text), ('agent_error'::text,'failed'::text,'its agent said FAIL; the text is what it said'::text)) c(condition_code, condition_state, condition_text);
 
 CREATE VIEW drover.conditions AS
  SELECT recovery.recovery_pk,
@@ -2173,7 +2221,8 @@ CREATE VIEW drover.jobs_masked AS
     jobs.jq_expected_end,
     jobs.jq_submitter,
     jobs.jq_done_host,
-    jobs.jq_done_pid
+    jobs.jq_done_pid,
+    jobs.jq_end_code
    FROM drover.jobs;
 
 CREATE TABLE drover.log (
@@ -2372,7 +2421,8 @@ CREATE VIEW drover.my_jobs WITH (security_barrier='true') AS
     jobs.jq_submitter,
     jobs.jq_resubmit_of,
     jobs.jq_first_start,
-    jobs.jq_attempt_start
+    jobs.jq_attempt_start,
+    jobs.jq_end_code
    FROM drover.jobs
   WHERE (jobs.jq_submitter = SESSION_USER)
   ORDER BY jobs.jq_pk DESC;
@@ -2616,8 +2666,9 @@ CREATE VIEW drover.why AS
  SELECT r.jq_pk,
     r.jq_type,
     r.jq_state,
-    (COALESCE(a.says, r.says) || COALESCE((': '::text || r.text), ''::text)) AS reason
-   FROM (drover.reason r
+    ((COALESCE(a.says, r.says) || COALESCE(drover.shown_code(j.*), ''::text)) || COALESCE((': '::text || r.text), ''::text)) AS reason
+   FROM ((drover.reason r
+     JOIN drover.jobqueue j ON ((j.jq_pk = r.jq_pk)))
      LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))));
 
 CREATE VIEW drover.my_why WITH (security_barrier='true') AS
@@ -2747,8 +2798,9 @@ CREATE VIEW drover.why_masked AS
  SELECT r.jq_pk,
     r.jq_type,
     r.jq_state,
-    COALESCE(a.says, r.says) AS reason
-   FROM (drover.reason r
+    (COALESCE(a.says, r.says) || COALESCE(drover.shown_code(j.*), ''::text)) AS reason
+   FROM ((drover.reason r
+     JOIN drover.jobqueue j ON ((j.jq_pk = r.jq_pk)))
      LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))));
 
 ALTER TABLE ONLY drover.agent

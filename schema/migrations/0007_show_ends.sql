@@ -73,3 +73,122 @@ begin
            (select jsonb_object_agg(what, before) from unnest('{done,cancelled,ignored,skipped,command,log}'::text[]
               || case when failed_too then '{failed}'::text[] end) as what), most, stage, place) p;
 end $$;
+
+-- ---------------------------------------------------------------- how a job ended, as a code
+
+-- The codes that drover.end_code returns. Programs may rely on them: one is never renamed.
+create view drover.condition as
+select * from (values
+  ('normal',              'done',      'all data processed, or there were none'),
+  ('nonfatal_errors',     'done',      'done, with items that failed and were tolerated, or ERROR lines'),
+  ('cancelled',           'cancelled', 'cancelled by its submitter or an operator'),
+  ('on_ice',              'skipped',   'skipped by the command ice, as if it had been done'),
+  ('dependency_not_met',  'skipped',   'skipped: a job that it depends on ended otherwise than it asked'),
+  ('unserved',            'ignored',   'run by hand, and no scheduler serves its queue'),
+  ('killed',              'failed',    'killed by its submitter or an operator'),
+  ('expired',             'failed',    'not started before jq_not_after'),
+  ('timeout',             'failed',    'it, one of its items, or its query took longer than it may'),
+  ('no_heartbeat',        'failed',    'its agent was silent for longer than it may'),
+  ('recovery_timeout',    'failed',    'the condition that it was blocked on lasted too long'),
+  ('recovery_failure',    'failed',    'the tester of the condition that it was blocked on failed'),
+  ('interrupted',         'failed',    'interrupted more often than jq_max_interruptions allows'),
+  ('launch_failure',      'failed',    'its command could not be started'),
+  ('exit_status',         'failed',    'its agent exited with a status other than 0'),
+  ('agent_died',          'failed',    'its agent was ended by a signal, or left the protocol'),
+  ('items_failed',        'failed',    'more of its items failed than jq_tolerate allows'),
+  ('no_progress',         'failed',    'not one item of a slice was done'),
+  ('query_failed',        'failed',    'the database refused its query'),
+  ('not_permitted',       'failed',    'its submitter may not queue its agent type'),
+  ('invalid_definition',  'failed',    'what it asks for cannot be done; the text says why'),
+  ('not_saved',           'failed',    'the database refused to store its outcome'),
+  ('command_refused',     'failed',    'a command that was refused; the text says why'),
+  ('agent_error',         'failed',    'its agent said FAIL; the text is what it said'))
+  as c(condition_code, condition_state, condition_text);
+
+-- Return the code of a job that has ended, and null of another. It is derived, so that a job that is done costs nothing
+-- and those that a daemon of the version before ends have one (decision 0039).
+create function drover.end_code(state drover.job_state, type text, bits integer, said text, status integer, signal text)
+returns text language sql immutable parallel safe as $$
+  select case state
+    when 'done' then case when bits & 4 = 0 then 'normal' else 'nonfatal_errors' end
+    when 'cancelled' then 'cancelled'
+    when 'skipped' then case when bits & 1 = 1 then 'on_ice' else 'dependency_not_met' end
+    when 'ignored' then 'unserved'
+    when 'failed' then case
+      when type = 'command' then 'command_refused'
+      when said = 'killed' then 'killed'
+      when said ~ '^recovery_(timeout|failure): ' then split_part(said, ':', 1)
+      when said ~ '^not started by ' then 'expired'
+      when said ~ '^(timeout: ran|item took|the query ran) longer than ' then 'timeout'
+      when said ~ '^(no heartbeat for |does not read its line$)' then 'no_heartbeat'
+      when said ~ '^(interrupted more than \d+ times|its scheduler died \d+ times)' then 'interrupted'
+      when said ~ '^\d+ items failed, \d+ tolerated$' then 'items_failed'
+      when said ~ '^no progress: ' then 'no_progress'
+      when said ~ '^role .+ may not queue agent type ' then 'not_permitted'
+      when said ~ '^the database refuses a ' then 'not_saved'
+      when said ~ '\(SQLSTATE [0-9A-Z]{5}(, at character \d+)?\)$' then 'query_failed'
+      when said ~ '^its (parameter or variables|variables or its SQL) '
+           or said ~ '^the (parameter (is|holds|has)|query gives|key column|command names|rows of the query) '
+           or said ~ '^(\d+ rows of the query|key ''|column name|jq_key names|jq_runonpfile names)'
+      then 'invalid_definition'
+      when said ~ '^agent ''.+'': cannot start ''' or status in (126, 127) then 'launch_failure'
+      when signal is not null or said ~ '^(killed by |protocol violation: |agent terminated prematurely, by )'
+      then 'agent_died'
+      when said ~ '^(exit status |agent terminated prematurely)' then 'exit_status'
+      else 'agent_error' end
+    end
+$$;
+
+-- The views of jobs have the code beside the text.
+create or replace view drover.jobs as
+select j.jq_pk, jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_msq, jq_runonpfile, jq_host, jq_key, jq_tolerate,
+       jq_repeat, jq_queue, jq_urgent, jq_priority, jq_not_before, jq_not_after, jq_wait_until, jq_expires_at,
+         jq_live_key,
+       jq_max_interruptions, jq_retries, jq_timeout, jq_unique_key, jq_delete, jq_mode,
+       case when r.jq_pk is null then jq_state else 'claimed' end as jq_state,
+       case when r.jq_pk is null then j.jq_attempt else j.jq_attempt + 1 end as jq_attempt,
+       coalesce(jq_owner, hand_owner) as jq_owner,
+       jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at, jq_unmet,
+       jq_has_children, jq_wanted, jq_queued, coalesce(jq_starttime, hand_since) as jq_starttime, jq_endtime,
+       case when r.jq_pk is null then jq_endtext else 'in progress' end as jq_endtext, jq_end_bits, jq_exitcode,
+       jq_signal, jq_result, jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint, jq_elapsedtime,
+       jq_processedtime, jq_expected_end, jq_done_by, jq_done_host, jq_done_pid, jq_submitter, jq_resubmit_of,
+       jq_first_start, jq_attempt_start,
+       drover.end_code(jq_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal) as jq_end_code
+  from drover.jobqueue j left join drover.recorded r on r.jq_pk = j.jq_pk;
+
+create or replace view drover.my_jobs with (security_barrier) as
+select * from drover.jobs where jq_submitter = session_user order by jq_pk desc;
+
+create or replace view drover.jobs_masked as
+select jq_pk, jq_job_fk, jq_name, jq_type, length(jq_args) as jq_args_length, jq_msq, jq_runonpfile, jq_host, jq_key,
+  jq_tolerate,
+       jq_repeat, jq_queue, jq_urgent, jq_priority, jq_not_before, jq_not_after, jq_wait_until, jq_max_interruptions,
+         jq_retries,
+       jq_timeout, jq_mode, jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued,
+         jq_retry_at,
+       jq_unmet, drover.word(jq_wanted, 1) as jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_end_bits, jq_exitcode,
+         jq_signal,
+       jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_elapsedtime, jq_processedtime, jq_expected_end,
+       jq_submitter, jq_done_host, jq_done_pid, jq_end_code
+  from drover.jobs;
+
+-- Of a job that has ended: ` (CODE)`, unless its state says as much.
+create function drover.shown_code(job drover.jobqueue) returns text language sql immutable parallel safe as $$
+  select ' (' || nullif(nullif(code, 'normal'), job.jq_state::text) || ')'
+    from drover.end_code(job.jq_state, job.jq_type, job.jq_end_bits, job.jq_endtext, job.jq_exitcode,
+                         job.jq_signal) as code
+$$;
+
+create or replace view drover.why as
+select r.jq_pk, r.jq_type, r.jq_state,
+       coalesce(a.says, r.says) || coalesce(drover.shown_code(j), '') || coalesce(': ' || r.text, '') as reason
+  from drover.reason r
+  join drover.jobqueue j on j.jq_pk = r.jq_pk
+  left join drover.awaited a on a.jq_pk = r.jq_pk and r.jq_state = 'blocked';
+
+create or replace view drover.why_masked as
+select r.jq_pk, r.jq_type, r.jq_state, coalesce(a.says, r.says) || coalesce(drover.shown_code(j), '') as reason
+  from drover.reason r
+  join drover.jobqueue j on j.jq_pk = r.jq_pk
+  left join drover.awaited a on a.jq_pk = r.jq_pk and r.jq_state = 'blocked';

@@ -168,8 +168,8 @@ def test_watcher_and_front_end_cannot_read_agent_output_or_commands(login: Login
     owner, watcher = login(""), login("drover_readonly")
     owner.execute("alter table drover.jobqueue disable trigger user")
     owner.execute(SAYING.encode())
-    assert fetch_one(owner, "select reason from drover.why where jq_pk = 1") == "failed: secret"
-    assert fetch_one(watcher, "select reason from drover.why_masked where jq_pk = 1") == "failed"
+    assert fetch_one(owner, "select reason from drover.why where jq_pk = 1") == "failed (agent_error): secret"
+    assert fetch_one(watcher, "select reason from drover.why_masked where jq_pk = 1") == "failed (agent_error)"
     seen = [_everything(watcher), _everything(login("drover_frontend"))]
     assert "running" in seen[0]
     assert "secret" not in str(seen)

@@ -100,7 +100,7 @@ def test_why_names_a_failed_parent_and_says_what_next_r6(
 def test_why_prints_one_line_without_control_characters(drover: Drover, active: psycopg.Connection) -> None:
     job = insert(active)
     finish(active, job, "failed", 2, "a\n\x1b[31mb")
-    assert drover("why", str(job)).out == "failed: a\\n\\x1b[31mb\n"
+    assert drover("why", str(job)).out == "failed (agent_error): a\\n\\x1b[31mb\n"
 
 
 def test_log_shows_line_job_agent_host_and_time_f92(drover: Drover, active: psycopg.Connection) -> None:

@@ -307,12 +307,15 @@ def test_a_front_end_sees_results_of_its_own_jobs_only(
     assert drover("wait", str(mine)) == Done(1, told, "")
     assert json.loads(drover("wait", "--json", str(mine)).out)["stderr"] == "err\n"
     assert (drover("exit", "-w", str(mine)).out, drover("out", str(mine)).out) == ("3\n", "out\n")
-    assert (drover("why", str(mine)).out, drover("log", str(mine)).status) == ("failed: exit status 3\n", 0)
+    assert (drover("why", str(mine)).out, drover("log", str(mine)).status) == (
+        "failed (exit_status): exit status 3\n",
+        0,
+    )
     nothing = Done(1, "", f"drover: no job {other}; drover ls --all lists all jobs\n")
     for command in ("wait", "exit", "out", "why", "log"):
         assert drover(command, str(other)) == nothing
     monkeypatch.setenv("DROVER_DATABASE_URL", make_conninfo(daemon.database, user="drover_readonly"))
-    assert drover("why", str(mine)).out == "failed\n"  # not what was said
+    assert drover("why", str(mine)).out == "failed (exit_status)\n"  # not what was said
 
 
 def looks(daemon: Daemon, text: str = "drover.output") -> list[object]:

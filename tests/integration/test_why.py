@@ -199,7 +199,7 @@ def test_why_names_the_role_that_may_not_queue_a_type_until_it_may_c35(launch: L
     daemon = launch(text)
     pk = daemon.insert(jq_type="a", jq_args=":")
     daemon.wait(pk, "failed")
-    assert daemon.why(pk) == "failed: role drover_frontend_sql may not queue agent type a"
+    assert daemon.why(pk) == "failed (not_permitted): role drover_frontend_sql may not queue agent type a"
     (daemon.folder / "conf.d" / "test.toml").write_text("[hosts.h1]\n" + puppet("a"))
     told(daemon, "reload")
     daemon.wait(daemon.insert(jq_type="a", jq_args=":"))
