@@ -14,7 +14,7 @@ select name, case when has_table_privilege('drover.' || name, 'select') then 'al
                   else 'nothing' end
   from (values ('jobqueue', 'jobs_masked', 'my_jobs'), ('scheduler_status', 'scheduler_status', null),
                ('output', null, 'my_output'), ('why', 'why_masked', 'my_why'), ('log', null, 'my_log'),
-               ('blocked_jobs', 'blocked_jobs', 'my_blocked'))
+               ('blocked_jobs', 'blocked_jobs', 'my_blocked'), ('impossible', null, null))
          as t(name, masked, own)
 
 -- name: jobqueue.all
@@ -382,6 +382,13 @@ select t.value ->> 'what',
 
 -- Warnings of drover status: what slows or endangers the database. Each returns (who, age, what); parameters are those
 -- of health.Limits.
+
+-- name: impossible_rows
+-- Return what contradicts what the scheduler keeps true, one row for each kind, with what to do.
+select coalesce('job ' || min(jq_pk), 'schedules'), now() - min(since),
+       (array_agg(what order by jq_pk))[1] || case count(*) when 1 then '' else '; such jobs: ' || count(*) end,
+       replace((array_agg(next order by jq_pk))[1], 'JOB', coalesce(min(jq_pk)::text, ''))
+  from drover.impossible group by rule order by rule
 
 -- name: limit_statement
 select set_config('transaction_read_only', 'on', true), set_config('statement_timeout', :timeout_ms::text, true)

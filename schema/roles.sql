@@ -174,7 +174,8 @@ grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedul
   on drover.schedule to drover_operator;
 
 -- drover_readonly reads the states of things, but neither the data of jobs nor the output of agents.
-grant select on drover.jobs_masked, drover.why_masked, drover.blocked_jobs, drover.graph, drover.jobdepends,
+grant select on drover.jobs_masked, drover.why_masked, drover.blocked_jobs, drover.impossible, drover.graph,
+  drover.jobdepends,
   drover.queue, drover.host, drover.placement, drover.scheduler, drover.scheduler_group, drover.migration,
   drover.condition to drover_readonly;
 grant select (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_end, att_outcome,

@@ -2072,6 +2072,165 @@ CREATE TABLE drover.host (
     CONSTRAINT host_host_name_check CHECK (((length(host_name) >= 1) AND (length(host_name) <= 64)))
 );
 
+CREATE TABLE drover.schedule (
+    schedule_name text NOT NULL,
+    schedule_at timestamp with time zone,
+    schedule_every interval,
+    schedule_cron text,
+    schedule_zone text DEFAULT 'UTC'::text NOT NULL,
+    schedule_catch_up text DEFAULT 'one'::text NOT NULL,
+    schedule_jitter interval DEFAULT '00:00:00'::interval NOT NULL,
+    schedule_overlap text DEFAULT 'queue'::text NOT NULL,
+    schedule_enabled boolean DEFAULT true NOT NULL,
+    schedule_job jsonb NOT NULL,
+    schedule_type text GENERATED ALWAYS AS (COALESCE((schedule_job ->> 'jq_type'::text), 'job group'::text)) STORED,
+    schedule_submitter name DEFAULT SESSION_USER NOT NULL,
+    schedule_group text,
+    schedule_file jsonb,
+    schedule_from timestamp with time zone DEFAULT now() NOT NULL,
+    schedule_next timestamp with time zone,
+    schedule_due timestamp with time zone DEFAULT '-infinity'::timestamp with time zone,
+    schedule_computed timestamp with time zone,
+    schedule_last timestamp with time zone,
+    schedule_jobs bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    schedule_reason text,
+    CONSTRAINT schedule_is_at_every_or_cron CHECK ((num_nonnulls(schedule_at, schedule_every, schedule_cron) = 1)),
+    CONSTRAINT schedule_jitter_is_less_than_every CHECK (((schedule_jitter = '00:00:00'::interval) OR ((schedule_jitter < schedule_every) IS NOT FALSE))),
+    CONSTRAINT schedule_schedule_at_check CHECK ((isfinite(schedule_at) AND (schedule_at < '9000-01-01 00:00:00+00'::timestamp with time zone))),
+    CONSTRAINT schedule_schedule_catch_up_check CHECK ((schedule_catch_up = ANY (ARRAY['one'::text, 'all'::text, 'none'::text]))),
+    CONSTRAINT schedule_schedule_cron_check CHECK (((schedule_cron ~ '^(@[a-z]+|[0-9A-Za-z*,/#-]+( +[0-9A-Za-z*,/#-]+){4})$'::text) AND (length(schedule_cron) <= 200))),
+    CONSTRAINT schedule_schedule_every_check CHECK (((schedule_every >= '00:00:01'::interval) AND (schedule_every <= '100 years'::interval))),
+    CONSTRAINT schedule_schedule_jitter_check CHECK (((schedule_jitter >= '00:00:00'::interval) AND (schedule_jitter <= '1 day'::interval))),
+    CONSTRAINT schedule_schedule_name_check CHECK ((schedule_name ~ '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$'::text)),
+    CONSTRAINT schedule_schedule_overlap_check CHECK ((schedule_overlap = ANY (ARRAY['queue'::text, 'skip'::text])))
+);
+
+CREATE TABLE drover.scheduler_group (
+    group_name text NOT NULL,
+    group_owner uuid,
+    group_lease_until timestamp with time zone,
+    group_taken_at timestamp with time zone,
+    group_number bigint
+);
+
+CREATE VIEW drover.impossible AS
+ WITH active AS MATERIALIZED (
+         SELECT scheduler_group.group_name,
+            scheduler_group.group_owner
+           FROM drover.scheduler_group
+          WHERE ((scheduler_group.group_lease_until > now()) AND (scheduler_group.group_taken_at < (now() - '00:02:00'::interval)))
+        ), tokens AS MATERIALIZED (
+         SELECT DISTINCT pk.pk
+           FROM (drover.claimable
+             CROSS JOIN LATERAL unnest(COALESCE(claimable.claim_jobs, ARRAY[claimable.claim_first])) pk(pk))
+        ), records AS MATERIALIZED (
+         SELECT in_hand.hand_owner,
+            in_hand.hand_since,
+            pk.pk
+           FROM (drover.in_hand
+             CROSS JOIN LATERAL unnest(in_hand.hand_jobs) pk(pk))
+        ), seen AS (
+         SELECT j.jq_pk,
+            COALESCE(j.jq_attempt_start, j.jq_starttime, j.jq_queued) AS since,
+            j.jq_state,
+            j.jq_owner,
+                CASE
+                    WHEN ((j.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) AND (q.queue_name IS NULL) AND (j.jq_type <> 'command'::text)) THEN 'no queue'::text
+                    WHEN ((j.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) AND (j.jq_owner <> a.group_owner)) THEN 'wrong owner'::text
+                    WHEN ((j.jq_state = 'blocked'::drover.job_state) AND (NOT (EXISTS ( SELECT
+                       FROM drover.blocked
+                      WHERE (blocked.blocked_jq_fk = j.jq_pk))))) THEN 'no condition'::text
+                    WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_unmet = 0) AND (j.jq_wait_until IS NULL) AND (j.jq_type <> 'command'::text) AND (t.pk IS NULL) AND (NOT (EXISTS ( SELECT
+                       FROM records r
+                      WHERE (r.pk = j.jq_pk))))) THEN 'no token'::text
+                    WHEN ((j.jq_unmet > 0) AND (NOT (EXISTS ( SELECT
+                       FROM drover.jobdepends
+                      WHERE ((jobdepends.jdep_jq_fk = j.jq_pk) AND (jobdepends.jdep_met_at IS NULL)))))) THEN 'no dependency'::text
+                    WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_type <> 'command'::text) AND (j.jq_unmet = 0) AND (a.group_name IS NOT NULL) AND (LEAST(j.jq_wait_until, j.jq_expires_at) < (now() - '00:02:00'::interval))) THEN 'overdue'::text
+                    ELSE NULL::text
+                END AS rule
+           FROM (((drover.jobqueue j
+             LEFT JOIN drover.queue q ON ((q.queue_name = j.jq_queue)))
+             LEFT JOIN active a ON ((a.group_name = q.queue_group)))
+             LEFT JOIN tokens t ON ((t.pk = j.jq_pk)))
+          WHERE (j.jq_endtime IS NULL)
+        )
+ SELECT seen.rule,
+    seen.jq_pk,
+    seen.since,
+        CASE seen.rule
+            WHEN 'no queue'::text THEN (('is '::text || seen.jq_state) || ' and its queue does not exist: no scheduler owns it'::text)
+            WHEN 'wrong owner'::text THEN ((('is '::text || seen.jq_state) || ' by a scheduler that is not the active one: '::text) || seen.jq_owner)
+            WHEN 'no condition'::text THEN 'is blocked, and on no condition: no check lets it go'::text
+            WHEN 'no token'::text THEN 'is queued, and no claim can find it'::text
+            WHEN 'no dependency'::text THEN 'waits for dependencies, and there is none that is open'::text
+            ELSE 'is due, and nothing was done about it'::text
+        END AS what,
+        CASE seen.rule
+            WHEN 'no queue'::text THEN 'add the queue again: drover queue add'::text
+            WHEN 'wrong owner'::text THEN 'the next rescan gives it back; if not, drover command step-down'::text
+            WHEN 'no condition'::text THEN 'drover unblock JOB'::text
+            WHEN 'no token'::text THEN 'drover hold JOB, then drover release JOB'::text
+            WHEN 'no dependency'::text THEN 'the next rescan counts again; if not, drover cancel JOB'::text
+            ELSE 'look at refused statements and drover log; drover command step-down'::text
+        END AS next
+   FROM seen
+  WHERE (seen.rule IS NOT NULL)
+UNION ALL
+ SELECT 'token of an ended job'::text AS rule,
+    t.pk AS jq_pk,
+    j.jq_endtime AS since,
+    ('can be claimed, and is '::text || COALESCE((j.jq_state)::text, 'removed'::text)) AS what,
+    'no claim takes it; report it with drover log JOB'::text AS next
+   FROM (tokens t
+     LEFT JOIN drover.jobqueue j ON ((j.jq_pk = t.pk)))
+  WHERE ((j.jq_pk IS NULL) OR (j.jq_state <> 'queued'::drover.job_state) OR (j.jq_unmet > 0) OR (j.jq_wait_until IS NOT NULL))
+UNION ALL
+ SELECT 'not blocked'::text AS rule,
+    b.blocked_jq_fk AS jq_pk,
+    b.blocked_since AS since,
+    ('is in the list of a condition, and is '::text || COALESCE((j.jq_state)::text, 'removed'::text)) AS what,
+    'drover unblock of the condition clears the list'::text AS next
+   FROM (drover.blocked b
+     LEFT JOIN drover.jobqueue j ON ((j.jq_pk = b.blocked_jq_fk)))
+  WHERE ((j.jq_pk IS NULL) OR (j.jq_state <> 'blocked'::drover.job_state))
+UNION ALL
+ SELECT 'dead owner'::text AS rule,
+    min(r.pk) AS jq_pk,
+    min(r.hand_since) AS since,
+    ((('and '::text || (count(*) - 1)) || ' more are in hand of a scheduler that is gone: '::text) || r.hand_owner) AS what,
+    'the next rescan gives them back; if not, drover command step-down'::text AS next
+   FROM (((records r
+     JOIN drover.jobqueue j ON ((j.jq_pk = r.pk)))
+     JOIN drover.queue q ON ((q.queue_name = j.jq_queue)))
+     JOIN active a ON ((a.group_name = q.queue_group)))
+  WHERE ((r.hand_owner <> a.group_owner) AND (r.hand_since < (now() - '00:02:00'::interval)) AND (j.jq_state = 'queued'::drover.job_state) AND (j.jq_unmet = 0) AND (j.jq_wait_until IS NULL) AND (NOT (EXISTS ( SELECT
+           FROM tokens t
+          WHERE (t.pk = r.pk)))))
+  GROUP BY r.hand_owner
+UNION ALL
+ SELECT 'unchecked condition'::text AS rule,
+    ( SELECT min(blocked.blocked_jq_fk) AS min
+           FROM drover.blocked
+          WHERE (blocked.blocked_recovery = recovery.recovery_pk)) AS jq_pk,
+    recovery.recovery_next AS since,
+    (('is blocked on '::text || recovery.recovery_condition) || ', whose check is overdue'::text) AS what,
+    ('look at refused statements; drover unblock '::text || recovery.recovery_condition) AS next
+   FROM (drover.recovery
+     JOIN active ON ((active.group_name = recovery.recovery_group)))
+  WHERE ((recovery.recovery_next < (now() - '00:02:00'::interval)) AND (EXISTS ( SELECT
+           FROM drover.blocked
+          WHERE (blocked.blocked_recovery = recovery.recovery_pk))))
+UNION ALL
+ SELECT 'missed schedule'::text AS rule,
+    NULL::bigint AS jq_pk,
+    schedule.schedule_due AS since,
+    (('schedule '::text || schedule.schedule_name) || ' is due, and was not started'::text) AS what,
+    ('look at refused statements; drover schedule run '::text || schedule.schedule_name) AS next
+   FROM drover.schedule
+  WHERE (schedule.schedule_enabled AND isfinite(schedule.schedule_due) AND (schedule.schedule_due < (now() - '00:02:00'::interval)) AND (EXISTS ( SELECT
+           FROM active)));
+
 CREATE TABLE drover.item_failure (
     item_pk bigint NOT NULL,
     item_jq_fk bigint NOT NULL,
@@ -2536,14 +2695,6 @@ CREATE VIEW drover.room AS
    FROM host
   GROUP BY GROUPING SETS ((host.status_scheduler, host.status_agent, host.status_host), (host.status_scheduler, host.status_agent));
 
-CREATE TABLE drover.scheduler_group (
-    group_name text NOT NULL,
-    group_owner uuid,
-    group_lease_until timestamp with time zone,
-    group_taken_at timestamp with time zone,
-    group_number bigint
-);
-
 CREATE VIEW drover.reason AS
  SELECT j.jq_pk,
     j.jq_type,
@@ -2721,39 +2872,6 @@ ALTER TABLE drover.recovery ALTER COLUMN recovery_pk ADD GENERATED ALWAYS AS IDE
     NO MINVALUE
     NO MAXVALUE
     CACHE 1
-);
-
-CREATE TABLE drover.schedule (
-    schedule_name text NOT NULL,
-    schedule_at timestamp with time zone,
-    schedule_every interval,
-    schedule_cron text,
-    schedule_zone text DEFAULT 'UTC'::text NOT NULL,
-    schedule_catch_up text DEFAULT 'one'::text NOT NULL,
-    schedule_jitter interval DEFAULT '00:00:00'::interval NOT NULL,
-    schedule_overlap text DEFAULT 'queue'::text NOT NULL,
-    schedule_enabled boolean DEFAULT true NOT NULL,
-    schedule_job jsonb NOT NULL,
-    schedule_type text GENERATED ALWAYS AS (COALESCE((schedule_job ->> 'jq_type'::text), 'job group'::text)) STORED,
-    schedule_submitter name DEFAULT SESSION_USER NOT NULL,
-    schedule_group text,
-    schedule_file jsonb,
-    schedule_from timestamp with time zone DEFAULT now() NOT NULL,
-    schedule_next timestamp with time zone,
-    schedule_due timestamp with time zone DEFAULT '-infinity'::timestamp with time zone,
-    schedule_computed timestamp with time zone,
-    schedule_last timestamp with time zone,
-    schedule_jobs bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    schedule_reason text,
-    CONSTRAINT schedule_is_at_every_or_cron CHECK ((num_nonnulls(schedule_at, schedule_every, schedule_cron) = 1)),
-    CONSTRAINT schedule_jitter_is_less_than_every CHECK (((schedule_jitter = '00:00:00'::interval) OR ((schedule_jitter < schedule_every) IS NOT FALSE))),
-    CONSTRAINT schedule_schedule_at_check CHECK ((isfinite(schedule_at) AND (schedule_at < '9000-01-01 00:00:00+00'::timestamp with time zone))),
-    CONSTRAINT schedule_schedule_catch_up_check CHECK ((schedule_catch_up = ANY (ARRAY['one'::text, 'all'::text, 'none'::text]))),
-    CONSTRAINT schedule_schedule_cron_check CHECK (((schedule_cron ~ '^(@[a-z]+|[0-9A-Za-z*,/#-]+( +[0-9A-Za-z*,/#-]+){4})$'::text) AND (length(schedule_cron) <= 200))),
-    CONSTRAINT schedule_schedule_every_check CHECK (((schedule_every >= '00:00:01'::interval) AND (schedule_every <= '100 years'::interval))),
-    CONSTRAINT schedule_schedule_jitter_check CHECK (((schedule_jitter >= '00:00:00'::interval) AND (schedule_jitter <= '1 day'::interval))),
-    CONSTRAINT schedule_schedule_name_check CHECK ((schedule_name ~ '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$'::text)),
-    CONSTRAINT schedule_schedule_overlap_check CHECK ((schedule_overlap = ANY (ARRAY['queue'::text, 'skip'::text])))
 );
 
 CREATE TABLE drover.schedule_start (

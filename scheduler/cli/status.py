@@ -1,7 +1,8 @@
 """`drover status`: who schedules, what the slots do, how many jobs wait for what, and what is wrong.
 
 Reads what the daemon has written, and the server's statistics, which costs the scheduler nothing; a stopped daemon is
-no reason to fail. Each warning is a statement of schema/cli.sql that returns (who, age, what). Changes nothing.
+no reason to fail. Each warning is a statement of schema/cli.sql that returns (who, age, what), and what to do next if
+that differs from row to row. Changes nothing.
 """
 
 import sys
@@ -65,6 +66,7 @@ OF_GROUP: Final = (  # the worst first
           "it is tried again by itself; run drover check where the scheduler runs: it says what to do"),
 )  # fmt: skip
 OF_DATABASE: Final = (
+    Check("impossible", "impossible_rows", "report it"),
     Check("hidden", "statistics_hidden",
           "look as drover_operator, or let a superuser grant pg_read_all_stats to this role"),
     Check("setting off", "settings_off", "switch it on, and reload"),
@@ -167,12 +169,13 @@ def group_warnings(session: Session, group: str) -> Iterator[Row]:
 def database_warnings(session: Session, limits: Limits) -> Iterator[Row]:
     """Yield everything that is wrong with the database at this moment; a check that fails is a warning itself."""
     values = asdict(limits)
-    for kind, statement, next_step in OF_DATABASE:
+    may_not = {"impossible"} if session.access["impossible"] == NOTHING else set()
+    for kind, statement, next_step in (check for check in OF_DATABASE if check.kind not in may_not):
         try:
             with session.connection.transaction(force_rollback=True):  # which takes the settings back as well
                 session.rows("limit_statement", **values)
                 found = session.rows(statement, **values)
         except (psycopg.errors.QueryCanceled, psycopg.errors.InsufficientPrivilege) as error:
             found = [("nobody", None, f"could not be looked for: {error.diag.message_primary or error}")]
-        for who, age, what in found:
-            yield kind, who, age, what, next_step
+        for who, age, what, *own in found:
+            yield kind, who, age, what, own[0] if own else next_step

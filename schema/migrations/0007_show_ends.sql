@@ -192,3 +192,88 @@ select r.jq_pk, r.jq_type, r.jq_state, coalesce(a.says, r.says) || coalesce(drov
   from drover.reason r
   join drover.jobqueue j on j.jq_pk = r.jq_pk
   left join drover.awaited a on a.jq_pk = r.jq_pk and r.jq_state = 'blocked';
+
+-- ---------------------------------------------------------------- what cannot be
+
+-- The rows that contradict what the scheduler keeps true: a job of which nothing would ever become, most of all. It is
+-- empty, or something is broken; what is only slow is given two minutes of an active scheduler. One read of the queue.
+create view drover.impossible as
+with active as materialized (
+  select group_name, group_owner from drover.scheduler_group
+   where group_lease_until > now() and group_taken_at < now() - interval '2 minutes'),
+tokens as materialized (
+  select distinct pk from drover.claimable cross join lateral unnest(coalesce(claim_jobs, array[claim_first])) as pk),
+records as materialized (
+  select hand_owner, hand_since, pk from drover.in_hand cross join lateral unnest(hand_jobs) as pk),
+seen as (
+  select j.jq_pk, coalesce(jq_attempt_start, jq_starttime, jq_queued) as since, jq_state, jq_owner,
+         case
+           when jq_state in ('claimed', 'running') and q.queue_name is null and jq_type <> 'command' then 'no queue'
+           when jq_state in ('claimed', 'running') and jq_owner <> a.group_owner then 'wrong owner'
+           when jq_state = 'blocked' and not exists (
+             select from drover.blocked where blocked_jq_fk = j.jq_pk) then 'no condition'
+           when jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command'
+                and t.pk is null and not exists (
+             select from records r where r.pk = j.jq_pk) then 'no token'
+           when jq_unmet > 0 and not exists (
+             select from drover.jobdepends where jdep_jq_fk = j.jq_pk and jdep_met_at is null) then 'no dependency'
+           when jq_state = 'queued' and jq_type <> 'command' and jq_unmet = 0 and a.group_name is not null
+                and least(jq_wait_until, jq_expires_at) < now() - interval '2 minutes' then 'overdue'
+         end as rule
+    from drover.jobqueue j
+    left join drover.queue q on q.queue_name = j.jq_queue
+    left join active a on a.group_name = q.queue_group
+    left join tokens t on t.pk = j.jq_pk
+   where jq_endtime is null)
+select rule, jq_pk, since,
+       case rule
+         when 'no queue' then 'is ' || jq_state || ' and its queue does not exist: no scheduler owns it'
+         when 'wrong owner' then 'is ' || jq_state || ' by a scheduler that is not the active one: ' || jq_owner
+         when 'no condition' then 'is blocked, and on no condition: no check lets it go'
+         when 'no token' then 'is queued, and no claim can find it'
+         when 'no dependency' then 'waits for dependencies, and there is none that is open'
+         else 'is due, and nothing was done about it' end as what,
+       case rule
+         when 'no queue' then 'add the queue again: drover queue add'
+         when 'wrong owner' then 'the next rescan gives it back; if not, drover command step-down'
+         when 'no condition' then 'drover unblock JOB'
+         when 'no token' then 'drover hold JOB, then drover release JOB'
+         when 'no dependency' then 'the next rescan counts again; if not, drover cancel JOB'
+         else 'look at refused statements and drover log; drover command step-down' end as next
+  from seen where rule is not null
+union all
+select 'token of an ended job', t.pk, j.jq_endtime, 'can be claimed, and is ' || coalesce(j.jq_state::text, 'removed'),
+       'no claim takes it; report it with drover log JOB'
+  from tokens t left join drover.jobqueue j on j.jq_pk = t.pk
+ where j.jq_pk is null or j.jq_state <> 'queued' or jq_unmet > 0 or jq_wait_until is not null
+union all
+select 'not blocked', b.blocked_jq_fk, b.blocked_since,
+       'is in the list of a condition, and is ' || coalesce(j.jq_state::text, 'removed'),
+       'drover unblock of the condition clears the list'
+  from drover.blocked b left join drover.jobqueue j on j.jq_pk = b.blocked_jq_fk
+ where j.jq_pk is null or j.jq_state <> 'blocked'
+union all
+select 'dead owner', min(r.pk), min(r.hand_since),
+       'and ' || count(*) - 1 || ' more are in hand of a scheduler that is gone: ' || r.hand_owner,
+       'the next rescan gives them back; if not, drover command step-down'
+  from records r
+  join drover.jobqueue j on j.jq_pk = r.pk
+  join drover.queue q on q.queue_name = j.jq_queue
+  join active a on a.group_name = q.queue_group
+ where r.hand_owner <> a.group_owner and r.hand_since < now() - interval '2 minutes'
+   and jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null
+   and not exists (select from tokens t where t.pk = r.pk)
+ group by r.hand_owner
+union all
+select 'unchecked condition', (select min(blocked_jq_fk) from drover.blocked where blocked_recovery = recovery_pk),
+       recovery_next, 'is blocked on ' || recovery_condition || ', whose check is overdue',
+       'look at refused statements; drover unblock ' || recovery_condition
+  from drover.recovery join active on group_name = recovery_group
+ where recovery_next < now() - interval '2 minutes'
+   and exists (select from drover.blocked where blocked_recovery = recovery_pk)
+union all
+select 'missed schedule', null, schedule_due, 'schedule ' || schedule_name || ' is due, and was not started',
+       'look at refused statements; drover schedule run ' || schedule_name
+  from drover.schedule
+ where schedule_enabled and isfinite(schedule_due) and schedule_due < now() - interval '2 minutes'
+   and exists (select from active);

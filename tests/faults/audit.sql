@@ -126,6 +126,8 @@ union all
     from faults.move m join drover.jobqueue j on j.jq_pk = m.pk
    where m.state = 'failed' and j.jq_endtext like 'its scheduler died %' group by was_owner having count(*) > 1
 union all
+  select 'I1 cannot be: ' || rule, jq_pk, null, what from drover.impossible
+union all
   select 'I2 a row of a daemon that is not the owner any more', c.pk, c.seq, c.daemon || ' until ' || c.until
     from (select at, owner, lead(at, 1, 'infinity') over (order by at) as next_at, lag(owner) over (order by at) as before from faults.ownership) o
     join faults.claim c on c.at < o.at and c.until > o.at + interval '5 s' and c.owner <> o.owner

@@ -319,3 +319,23 @@ def test_a_filling_notify_queue_is_reported_with_the_age_of_the_idle_transaction
     assert warning["who"] == "NOTIFY queue"
     assert warning["what"].startswith("0 % full")
     assert warning["age"] > NOW
+
+
+# What cannot be
+
+
+def test_status_tells_what_cannot_be_which_and_what_to_do_t119(connection: psycopg.Connection, drover: Drover) -> None:
+    jobs = [insert(connection) for _ in range(2)]
+    connection.execute("delete from drover.claimable")
+    (found,) = told(connection, "impossible")
+    assert (found["who"], found["what"]) == (f"job {jobs[0]}", "is queued, and no claim can find it; such jobs: 2")
+    assert found["next"] == f"drover hold {jobs[0]}, then drover release {jobs[0]}"
+    assert "no claim can find it" in drover("status").out
+
+
+def test_what_the_advice_says_mends_a_job_without_a_token_t119(connection: psycopg.Connection) -> None:
+    job = insert(connection)
+    connection.execute("delete from drover.claimable")
+    connection.execute("update drover.jobqueue set jq_state = 'held' where jq_pk = %s", (job,))
+    connection.execute("update drover.jobqueue set jq_state = 'queued' where jq_pk = %s", (job,))
+    assert told(connection, "impossible") == []

@@ -1,0 +1,43 @@
+"""The real daemon leaves nothing that cannot be: at work, after a kill, and beside jobs in every state."""
+
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon
+from tests.integration.puppets import LOCAL, Meeting, puppet
+from tests.integration.test_commands import told
+
+IMPOSSIBLE = "select rule, jq_pk, what from drover.impossible"
+SOON = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\n"
+
+
+def every_state(daemon: Daemon, meeting: Meeting) -> list[int]:
+    """Queue jobs of which some end, and others are running, blocked, held or wait; return those that end."""
+    daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('here')}; {meeting.wait}")
+    meeting.hear()
+    blocked = daemon.insert(jq_type="other", jq_args="echo BLOCKED tape")
+    daemon.insert(jq_type="other", jq_args=":", jq_state="held")
+    daemon.insert(jq_type="other", jq_args=":", jq_not_before="2100-01-01")
+    ending = daemon.insert_all([{"jq_type": "other", "jq_args": f"# {n}"} for n in range(50)])
+    ending.append(daemon.insert(jq_type="other", jq_args="echo FAIL no"))
+    daemon.insert(jq_type="nobody")
+    daemon.wait(blocked, "blocked")
+    return ending
+
+
+def test_a_daemon_at_work_leaves_nothing_impossible_t119(launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(LOCAL + puppet() + puppet("other"))
+    ending = every_state(daemon, meeting)
+    daemon.wait(ending[-1], "failed")
+    daemon.wait_all(ending[:-1])
+    assert daemon.execute(IMPOSSIBLE) == []
+
+
+def test_a_killed_daemon_and_its_heir_leave_nothing_impossible_t119(launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(SOON + LOCAL + puppet() + puppet("other"))
+    ending = every_state(daemon, meeting)
+    daemon.kill()
+    assert daemon.execute(IMPOSSIBLE) == []
+    heir = launch(SOON + LOCAL + puppet() + puppet("other"))
+    heir.wait(ending[-1], "failed")
+    assert heir.execute(IMPOSSIBLE) == []
+    told(heir, f"cancel {ending[-1] + 1}")
+    assert heir.execute(IMPOSSIBLE) == []
