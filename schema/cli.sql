@@ -72,9 +72,9 @@ select jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_st
        jq_attempt as attempt, jq_done_host as run_host, jq_done_pid as run_pid,
        jq_queued as queued, jq_starttime as start, jq_endtime as end,
        jq_itemsprocessed as processed, jq_itemsfailed as failed, jq_itemstotal as total,
-       b.condition, b.blocked_since, b.next_check, b.tries as checks, jq_end_code as code, jq_args as args,
-       jq_endtext as text
-  from drover.jobqueue j left join drover.blocked_jobs b using (jq_pk)
+       b.condition, b.blocked_since, b.next_check, b.tries as checks, code, jq_args as args, jq_endtext as text
+  from (select null::text as jq_end_code) as of_a_table,  -- which has no codes: the views in its place have them
+       lateral (select j.*, jq_end_code as code from drover.jobqueue j) j left join drover.blocked_jobs b using (jq_pk)
  where jq_state = any (:states::drover.job_state[]) and (:types::text[] is null or jq_type = any (:types))
    and (:with_ended_commands or jq_type <> 'command' or jq_endtime is null)
    and (:with_hidden or not exists (select from drover.job where job_pk = jq_job_fk and job_hidden))

@@ -1005,6 +1005,13 @@ select r.recovery_pk, recovery_condition, recovery_tries, recovery_came,
   left join drover.recovery_policy usual on (usual.policy_group, usual.policy_name) = (recovery_group, '')
   left join drover.jobqueue t on t.jq_pk between recovery_tester and recovery_tester
 
+-- name: quotas_have_room
+-- Let the jobs that are blocked on quotas, whose conditions begin with these names, be looked at now.
+update drover.recovery set recovery_next = now()
+ where recovery_group = :group::text and recovery_next > now()
+   and exists (select from unnest(:names::text[]) as name where starts_with(recovery_condition, name))
+   and exists (select from drover.scheduler_group where {{owns_group}})
+
 -- fragment: recovery
 -- The condition whose check is carried out, locked, as it was read, if we hold the lease.
 recovery as materialized (
@@ -1476,8 +1483,9 @@ select queue, sum(jobs)
  group by queue order by queue
 
 -- name: read_shared_settings
--- Return the settings that commands and operators may have changed: queues, hosts and agent types of the group, and
--- placements, as a JSON value each; then the seconds until a schedule is to be looked at, null if none is.
+-- Return the settings that commands and operators may have changed: queues, hosts and agent types of the group,
+-- placements, and quotas of the group, as a JSON value each; then the seconds until a schedule is to be looked at, null
+-- if none is.
 select (select coalesce(json_agg(json_build_object(
                  'name', queue_name, 'concurrency', queue_concurrency, 'paused', queue_paused,
                  'reserved', queue_reserved)), '[]')
@@ -1491,6 +1499,10 @@ select (select coalesce(json_agg(json_build_object(
        (select coalesce(json_agg(json_build_object(
                  'type', placement_type, 'from', placement_from, 'to', placement_to, 'host', placement_host)
                  order by placement_pk), '[]') from drover.placement),
+       (select coalesce(json_agg(json_build_object(
+                 'name', quota_name, 'most', quota_most, 'tenant', quota_tenant, 'user', quota_user,
+                 'queue', quota_queue, 'host', quota_host) order by quota_name), '[]')
+          from drover.quota where quota_group = :group::text),
        case when exists (select from drover.schedule
                           where schedule_enabled and schedule_due is not null
                             and schedule_computed > now() + interval '1 hour') then 0

@@ -163,7 +163,7 @@ grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_resubmit_of
               jq_urgent, jq_priority, jq_not_before, jq_not_after, jq_max_interruptions, jq_retries, jq_timeout,
               jq_unique_key, jq_delete, jq_mode, jq_state, jq_msq, jq_runonpfile, jq_key, jq_repeat)
   on drover.jobqueue to drover_operator;
-grant insert, update, delete on drover.placement to drover_operator;
+grant insert, update, delete on drover.placement, drover.quota to drover_operator;
 grant update (limit_bytes) on drover.size_limit to drover_operator;
 -- What a schedule queues is inserted by the scheduler, in the name of the role that added it.
 grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_catch_up,

@@ -2857,6 +2857,23 @@ ALTER TABLE drover.placement ALTER COLUMN placement_pk ADD GENERATED ALWAYS AS I
     CACHE 1
 );
 
+CREATE TABLE drover.quota (
+    quota_name text NOT NULL,
+    quota_group text DEFAULT 'default'::text NOT NULL,
+    quota_most integer NOT NULL,
+    quota_tenant text,
+    quota_user text,
+    quota_queue text,
+    quota_host text,
+    CONSTRAINT quota_counts_something CHECK ((num_nonnulls(quota_tenant, quota_user, quota_queue, quota_host) > 0)),
+    CONSTRAINT quota_quota_host_check CHECK ((quota_host <> ''::text)),
+    CONSTRAINT quota_quota_most_check CHECK ((quota_most >= 0)),
+    CONSTRAINT quota_quota_name_check CHECK ((quota_name ~ '^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$'::text)),
+    CONSTRAINT quota_quota_queue_check CHECK ((quota_queue <> ''::text)),
+    CONSTRAINT quota_quota_tenant_check CHECK ((quota_tenant <> ''::text)),
+    CONSTRAINT quota_quota_user_check CHECK ((quota_user <> ''::text))
+);
+
 CREATE TABLE drover.recovery_policy (
     policy_group text NOT NULL,
     policy_name text NOT NULL,
@@ -2966,6 +2983,9 @@ ALTER TABLE ONLY drover.placement
 ALTER TABLE ONLY drover.queue
     ADD CONSTRAINT queue_pkey PRIMARY KEY (queue_name);
 
+ALTER TABLE ONLY drover.quota
+    ADD CONSTRAINT quota_pkey PRIMARY KEY (quota_name);
+
 ALTER TABLE ONLY drover.recovery
     ADD CONSTRAINT recovery_pkey PRIMARY KEY (recovery_pk);
 
@@ -3070,6 +3090,8 @@ CREATE TRIGGER jobqueue_wake_due AFTER INSERT ON drover.jobqueue FOR EACH ROW WH
 CREATE TRIGGER placement_wake AFTER INSERT OR DELETE OR UPDATE ON drover.placement FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
 CREATE TRIGGER queue_wake AFTER INSERT OR DELETE OR UPDATE ON drover.queue FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
+
+CREATE TRIGGER quota_wake AFTER INSERT OR DELETE OR UPDATE ON drover.quota FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
 CREATE TRIGGER schedule_prepare BEFORE INSERT OR UPDATE OF schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_jitter, schedule_enabled, schedule_job ON drover.schedule FOR EACH ROW EXECUTE FUNCTION drover.prepare_schedule();
 

@@ -118,6 +118,8 @@ class PeriodicTasks:
         if self._is_serving:
             if self._core.report.has_slot_changes:
                 self._due_in("status", STATUS_GAP_S)
+            if self._core.state.quotas.has_room:
+                self._due_in("recovery", DUE_GAP_S)
             if self._core.report.has_host_changes and self._due["hosts"] == NEVER:
                 self._due["hosts"] = self._loop.now
         return min(self._due.values())
@@ -144,6 +146,8 @@ class PeriodicTasks:
 
     def _check_conditions(self) -> Steps[None]:
         self._due_in("recovery", self._timers.rescan)  # if it is refused, or a notification was lost
+        if names := self._core.quotas_with_room():
+            yield from self._ask("quotas_have_room", names=names)
         if (seconds := (yield from check_next(self.context))) is not None:
             self._due_in("recovery", max(DUE_GAP_S, seconds))
 

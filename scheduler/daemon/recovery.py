@@ -13,6 +13,7 @@ from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Steps
 from scheduler.model.events import Woken
 from scheduler.model.queue_requests import Cells
+from scheduler.policy.quotas import CONDITION
 from scheduler.policy.recovery import (
     GRACE_S,
     Answer,
@@ -42,7 +43,7 @@ def check_next(context: Context) -> Steps[float | None]:
     if pk is None:
         return float(seconds or 0)
     seen = read_condition(cells)
-    step = decide(seen)
+    step = context.core.state.quotas.step(seen) if seen.name.startswith(CONDITION) else decide(seen)
     name, values = statement_of(seen, step)
     rows = yield from context.ask(name, recovery=int(pk), tries=seen.tries, **values)
     match step:

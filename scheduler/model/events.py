@@ -158,12 +158,13 @@ class RowsLost:
 
 @dataclass(frozen=True, slots=True)
 class TablesRead:
-    """The queues, hosts, agent types and placements as their tables have them now."""
+    """The queues, hosts, agent types, placements and quotas as their tables have them now."""
 
     queues: Sequence[dict[str, Any]]
     hosts: Sequence[dict[str, Any]]
     types: Sequence[dict[str, Any]]
     placements: Sequence[dict[str, Any]]
+    quotas: Sequence[dict[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,13 +221,14 @@ class Pool(Generic[JobT]):
 
     __slots__ = (
         "arriving", "blocked_since", "blocked_until", "coming", "enabled", "failed_starts", "finished", "free", "idle",
-        "is_auto", "is_exec", "is_guarded", "kind", "lacks_connection", "marking", "may_begin", "most_ahead", "name",
-        "query_jobs", "queues", "rate", "rated_at", "reason", "rescued", "rests_until", "row_bytes", "second_tries",
-        "slots", "starving_since", "unread",
+        "is_auto", "is_counted", "is_exec", "is_guarded", "kind", "lacks_connection", "marking", "may_begin",
+        "most_ahead", "name", "query_jobs", "queues", "rate", "rated_at", "reason", "rescued", "rests_until",
+        "row_bytes", "second_tries", "slots", "starving_since", "unread",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
         self.name = name
+        self.is_counted = False
         self.queues: RunQueues[JobT] = RunQueues()
         self.set_kind(kind)
         self.enabled = enabled
@@ -262,7 +263,12 @@ class Pool(Generic[JobT]):
         self.kind = kind
         self.most_ahead, self.is_auto = kind.most_lines - 1, kind.window == AUTO
         self.queues.set_fair(kind.fair)
-        self.is_guarded = "*" not in kind.submitters
+        self.set_counted(self.is_counted)
+
+    def set_counted(self, is_counted: bool) -> None:
+        """Note whether quotas count its jobs: then, as if not everybody may queue it, claims tell the submitters."""
+        self.is_counted = is_counted
+        self.is_guarded = is_counted or "*" not in self.kind.submitters
 
     def set_may_begin(self, enabled: bool | None = None, lacks_connection: bool | None = None) -> None:
         """Note what has changed of why items of this type may be given to agents, or may not."""

@@ -31,6 +31,7 @@ from scheduler.model.states import (
     check_move,
 )
 from scheduler.policy.job import Job, JobQuery, KeyProgress, Verdict
+from scheduler.policy.quotas import BLOCKED_BY
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
@@ -180,7 +181,7 @@ def conclude(state: State, job: Job, now: float) -> None:
     else:
         state.outbox.save(row, () if job.query is None else job.query.failures)
         ended, text = row.state, row.text or ""
-        if row.outcome in ("failed", "retry", "blocked"):
+        if row.outcome in ("failed", "retry", "blocked") and not text.startswith(BLOCKED_BY):
             if row.text != job.logged:
                 state.log_job(job, "ERROR", row.text or row.outcome)
             state.log_message("warning", f"{row.outcome}: {row.text} job={job.pk} agent={job.pool.name}")

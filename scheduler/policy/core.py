@@ -20,6 +20,7 @@ from scheduler.model.states import CANCELLED, NEVER, RUNNING, ST_FREE
 from scheduler.policy import agent_replies, completion, intake, processes, reload, report, serving
 from scheduler.policy import deadlines as d
 from scheduler.policy.dispatch import dispatch
+from scheduler.policy.quotas import CONDITION
 from scheduler.policy.state import State
 
 
@@ -196,6 +197,10 @@ class Core:
         """Let the failed slots of a type, or of all, start agents again; return how many there are."""
         pools = [pool for pool in self.state.pools.values() if name in (None, pool.name)]
         return processes.thaw(self.state, pools, now)
+
+    def quotas_with_room(self) -> list[str]:
+        """Return the conditions, or beginnings of them, of quotas with room for jobs that are blocked on them."""
+        return [CONDITION + key for key in self.state.quotas.take_with_room()]
 
     # ---- time
 

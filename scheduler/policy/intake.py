@@ -24,7 +24,7 @@ from scheduler.model.protocol import (
 )
 from scheduler.model.queue_requests import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.sql_text import cursor_query
-from scheduler.model.states import CLAIMED, NEVER, QUEUED, RUNNING, QueryEvent
+from scheduler.model.states import BLOCKED, CLAIMED, NEVER, QUEUED, RUNNING, QueryEvent
 from scheduler.policy.completion import (
     GIVEN_BACK,
     KILLED,
@@ -235,6 +235,8 @@ def receive(state: State, event: e.EndedAndClaimed | e.Claimed, now: float) -> N
             _refuse(state, job, refusal, now)
         elif not state.is_assigning or state.draining or not pool.enabled or pool.blocked_until:
             give_back(state, job, "released for restart", now)
+        elif pool.is_counted and (over := state.quotas.admit(job)) is not None:
+            stop_job(state, job, Verdict(BLOCKED, over), now)
         elif job.rules is PLAIN:
             enqueue(state, job, [Item(job.args + b"\n", 0)], job.host)  # as `_admit` does: most are such
         elif job.rules.unread:
@@ -305,7 +307,8 @@ def _refuse(state: State, job: Job, reason: str, now: float) -> None:
 def _refusal(job: Job) -> str | None:
     """Return the reason why a row can never be worked, or None; as far as it is read."""
     pool = job.pool
-    if pool.is_guarded and not {job.rules.submitter, *job.rules.roles}.intersection(pool.kind.submitters):
+    allowed = pool.kind.submitters
+    if pool.is_guarded and "*" not in allowed and not {job.rules.submitter, *job.rules.roles}.intersection(allowed):
         return f"role {job.rules.submitter} may not queue agent type {pool.name}"
     if job.rules is not PLAIN:
         if job.rules.is_oversized or len(job.args) > OVERSIZED:

@@ -230,6 +230,7 @@ class Job:
     result: object = None
     where: tuple[str, str, int] | None = None  # host, agent, pid that had it last
     verdict: Verdict | None = None
+    quotas: tuple[str, ...] = ()  # that count it, by key
 
     def __init__(self, claim: Claim, pool: "Pool", now: float) -> None:
         self.pk, self.attempt, args, self.rank, request, rules, is_marked = claim

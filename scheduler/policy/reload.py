@@ -16,12 +16,12 @@ import attrs
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.protocol import Item
-from scheduler.model.states import NEVER
+from scheduler.model.states import BLOCKED, NEVER
 from scheduler.policy import completion, processes, serving
 from scheduler.policy.capacity import DISABLED, QueueState
 from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import enqueue, stop_starving
-from scheduler.policy.job import Job, Pool
+from scheduler.policy.job import Job, Pool, Verdict
 from scheduler.policy.processes import thaw_pool
 from scheduler.policy.run_queue import Placement
 from scheduler.policy.slots import Slot, timeouts_of
@@ -234,6 +234,7 @@ def _follow_tables(state: State, event: e.TablesRead, now: float) -> None:
         for row in event.queues
     ]
     state.set_tables(queues, Placement(state.hosts, event.placements))
+    _follow_quotas(state, event, now)
     closed = {queue.name for queue in queues if queue.is_over}
     if closed:
         completion.give_back_all(
@@ -247,6 +248,19 @@ def _follow_tables(state: State, event: e.TablesRead, now: float) -> None:
         if row["type"] in state.config.agents:
             _enable(state, state.pools[row["type"]], row["enabled"], now)
     state.wake_all()
+
+
+def _follow_quotas(state: State, event: e.TablesRead, now: float) -> None:
+    """Go by the quotas of now; jobs that are over one and have not begun are blocked, the others left alone."""
+    if not event.quotas and not state.quotas.all:
+        return
+    for job, over in state.quotas.set(event.quotas, state.jobs.values()):
+        if over is None:
+            completion.give_back(state, job, "claimed before there were quotas", now)
+        else:
+            completion.stop_job(state, job, Verdict(BLOCKED, over), now)
+    for pool in state.pools.values():
+        pool.set_counted(bool(event.quotas))
 
 
 def _enable(state: State, pool: Pool, enabled: bool, now: float) -> None:

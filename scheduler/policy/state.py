@@ -22,6 +22,7 @@ from scheduler.policy.deadlines import LEASE, MARK, STARTS, TIME_LIMITS, Deadlin
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.outbox import Outbox
 from scheduler.policy.output import Capture
+from scheduler.policy.quotas import Quotas
 from scheduler.policy.run_queue import Placement
 from scheduler.policy.slots import Slot, Slots, timeouts_of
 
@@ -56,6 +57,7 @@ class State:
         self.hosts = {name: HostState(name, host) for name, host in config.hosts.items()}
         self.hosts_changed = {host for host in self.hosts.values() if not host.is_up}  # since they were shown
         self.queues: dict[str, QueueState] = {}
+        self.quotas = Quotas()
         self.pools: dict[str, Pool] = {}
         self.jobs: dict[int, Job] = {}
         self.trial: Job | None = None  # whose contents are read of it alone, for daemons died with it in hand
@@ -109,6 +111,7 @@ class State:
     def add_pool(self, name: str, kind: AgentType, enabled: bool) -> Pool:
         """Add a type, or replace it, and return its pool."""
         pool = self.pools[name] = Pool(name, kind, enabled)
+        pool.set_counted(bool(self.quotas.all))
         return pool
 
     def add_slots(self, pool: Pool, host_name: str, count: int, now: float) -> None:
@@ -171,6 +174,8 @@ class State:
         del self.jobs[job.pk]
         if job.rules is not PLAIN:
             job.pool.forget(job)
+            if job.quotas:
+                self.quotas.ended(job)
         if (queue := self.queues.get(job.queue)) is not None:
             queue.ended()
         if job.pk in self.expanding:

@@ -277,3 +277,21 @@ select 'missed schedule', null, schedule_due, 'schedule ' || schedule_name || ' 
   from drover.schedule
  where schedule_enabled and isfinite(schedule_due) and schedule_due < now() - interval '2 minutes'
    and exists (select from active);
+
+-- ---------------------------------------------------------------- quotas
+
+-- How many jobs may be in hand at once of those that fit all that a row names; with user '*' each submitter has a count
+-- of its own. The scheduler counts (scheduler/policy/quotas.py); jobs over a quota are blocked on condition quota:NAME.
+create table drover.quota (
+  quota_name   text primary key check (quota_name ~ '^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$'),
+  quota_group  text not null default 'default',
+  quota_most   integer not null check (quota_most >= 0),
+  quota_tenant text check (quota_tenant <> ''),  -- a role: the jobs of its members
+  quota_user   text check (quota_user <> ''),    -- a role that submits, or '*'
+  quota_queue  text check (quota_queue <> ''),
+  quota_host   text check (quota_host <> ''),    -- that jobs ask for
+  constraint quota_counts_something check (num_nonnulls(quota_tenant, quota_user, quota_queue, quota_host) > 0)
+);
+
+create trigger quota_wake after insert or update or delete on drover.quota
+  for each statement execute function drover.wake('drover_change');

@@ -72,6 +72,9 @@ SCHEDULE = """
 insert into drover.schedule (schedule_name, schedule_every, schedule_job, schedule_next)
 values (%s, '1 hour', '{"jq_type": "command", "jq_args": "status"}', now())
 """
+QUOTA = """
+insert into drover.quota (quota_name, quota_most, quota_user) values ('few', 3, '*') on conflict do nothing
+"""
 FAILED = """
 update drover.jobqueue
    set jq_state = 'failed', jq_end_bits = 2, jq_starttime = now(), jq_endtime = now(), jq_not_before = null
@@ -290,6 +293,7 @@ class Site:
 
     def order(self) -> None:
         """Return commands of every kind: about schedulers, tables, jobs that wait and one that is worked on."""
+        self.rows("delete from drover.quota")
         self.add_old()
         self._tokens += 1
         self.rows(SCHEDULE, f"s{self._tokens}")
@@ -320,6 +324,11 @@ class Site:
         with self._front.transaction():
             old = self._queue("old", jq_state="held")
         self.rows(OVER, old)
+
+    def limit_jobs(self) -> None:
+        """Let there be a quota, with more jobs than fit, until the next order."""
+        self.rows(QUOTA)
+        self.queue(6, acts="nap:0.2")
 
     def step_down(self) -> None:
         """Order whoever serves to let another serve, if there is one."""

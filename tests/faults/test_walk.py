@@ -69,6 +69,7 @@ def live_through(site: Site, path: list[Step]) -> None:
     for _ in range(ROUNDS):
         site.submit(plain=3)
         site.order()
+        site.limit_jobs()
         site.step_down()
         with site.locks() as lock_more:
             site.until(

@@ -119,6 +119,8 @@ def _come_to(site: Site, daemon: Daemon, step: Step) -> None:
         daemon.signal(SIGTERM)
     if step.name == "may_step_down":
         site.step_down()
+    if step.name == "quotas_have_room":
+        site.limit_jobs()
     with site.locks() as lock_more:
 
         def comes() -> bool:

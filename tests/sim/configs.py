@@ -1,7 +1,7 @@
 """Configurations at random: the one that a daemon starts with, and those that it is told to read later."""
 
 from random import Random
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -10,6 +10,8 @@ from scheduler.policy.recovery import Policy
 
 HOSTS: Final = ("alpha", "beta", "gamma")
 LONGER: Final = {"": "", "^[a-m]": "^(a1|n$)", "[nz]": "^(n1|z$)"}  # patterns of more than one character
+
+EVERY_FIFTH: Final = 5  # seed has quotas
 
 POLICIES: Final = (  # for conditions
     Policy(),
@@ -104,3 +106,17 @@ def _timers(rng: Random) -> Scheduler:
         hold_max=rng.choice((1, 10, 1000)), fetch_limit=rng.choice((0, 1, 10, 1000)),
         start_limit=rng.choice((60.0, 60.0, 30.0)), kill_grace=rng.choice((20.0, 20.0, 5.0)),
     )  # fmt: skip
+
+
+def quotas(seed: int, steps: int = 0) -> list[dict[str, Any]]:
+    """Return quotas for every fifth seed, others at another step, without dice: other seeds are as they were."""
+    if seed % EVERY_FIFTH != EVERY_FIFTH - 1:
+        return []
+    most = 1 + (seed // EVERY_FIFTH + steps) % 3
+    nothing = dict.fromkeys(("tenant", "user", "queue", "host"))
+    return [
+        nothing | {"name": "anna", "most": most, "user": "anna"},
+        nothing | {"name": "each", "most": most + 1, "user": "*", "queue": "heavy"},
+        nothing | {"name": "staff", "most": most + 2, "tenant": "staff"},
+        nothing | {"name": "there", "most": most, "host": "alpha", "user": "*"},
+    ][: (seed + steps) % 5]

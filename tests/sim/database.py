@@ -7,8 +7,8 @@ row only along the allowed moves. Slowness, losses and locks are the harness's (
 import json
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from scheduler.model.config import AgentType
 from scheduler.model.events import EndedAndClaimed, Settled
@@ -41,6 +41,8 @@ from scheduler.model.states import (
 from scheduler.policy.job import IN_PROGRESS, TRIED_ALONE
 from scheduler.policy.recovery import Ask, Condition, Fail, Forget, Policy, Release, Step, Wait, wait_before
 from tests.sim.broken import Broken
+
+STAFF: Final = ("anna", "bert")  # members of the role of that name
 
 Place = tuple[str | None, int | None]  # host and pid of an agent
 IN_HAND = (CLAIMED, RUNNING)
@@ -288,6 +290,12 @@ class Database:
         recovery.jobs[row.pk] = row.rank, row.queued, row.pk
         self._notify()
 
+    def quotas_have_room(self, names: Iterable[str], now: float) -> None:
+        """Let jobs that are blocked on these quotas be looked at now."""
+        for name, recovery in self.conditions.items():
+            if name.startswith(tuple(names)):
+                recovery.next = min(recovery.next, now)
+
     def read_recovery(self, now: float) -> Condition | float | None:
         """Return the condition whose check is due longest, or the seconds to the next; None if there is none."""
         if not self.conditions:
@@ -409,6 +417,9 @@ class Database:
     def claim(self, row: Row, want: ClaimRequest, owner: str, now: float, unread: bool = False) -> Claim:
         """Take a row in hand, at a new attempt."""
         rules = row.rules(unread)
+        if want.guarded:
+            roles = (row.submitter, *(("staff",) if row.submitter in STAFF else ()))
+            rules = replace(rules, submitter=row.submitter, roles=roles)
         if row.is_claimed_by_record:
             row.taken_by = owner
             row.leave_line()

@@ -186,6 +186,7 @@ def change_queue(sim: "Sim") -> None:
     queue["paused"] = sim.chance(0.2)
     queue["concurrency"] = sim.rng.choice((None, 1, 2, 5))
     queue["reserved"] = sim.rng.choice((0, 0, 1, 2))
+    sim.quotas = configs.quotas(sim.seed, sim.steps)
     sim.change()
 
 

@@ -16,6 +16,7 @@ from scheduler.model.config import Config
 from scheduler.model.host_filters import FILTERS
 from scheduler.model.states import DIE, ST_SPAWNED, LeaseState
 from scheduler.policy.core import Core
+from scheduler.policy.quotas import CONDITION
 from scheduler.policy.recovery import Condition, decide
 from scheduler.policy.serving import Lease, LeaseStatement, Owner
 from tests.sim import invariants
@@ -97,6 +98,8 @@ class Daemon:
 
     def next_deadline(self) -> float:
         """Return the instant of the next tick of ours."""
+        if self.core.state.quotas.has_room:
+            self.check_at = min(self.check_at, self.sim.now + 0.2)
         watch = min(self.lease.next_deadline(), self.due_at, self.rescan_at, self.check_at)
         return min(self.core.next_deadline(), watch if self.is_watching else float("inf"))
 
@@ -496,11 +499,13 @@ class Daemon:
 
     def _check_conditions(self, now: float) -> None:
         """Check the condition that is due longest, if one is."""
+        if self.core.state.quotas.has_room:
+            self.sim.database.quotas_have_room(self.core.quotas_with_room(), now)
         seen = self.sim.database.read_recovery(now)
         if not isinstance(seen, Condition):
             self.check_at = float("inf") if seen is None else now + max(0.2, seen)
             return
-        step = decide(seen)
+        step = self.core.state.quotas.step(seen) if seen.name.startswith(CONDITION) else decide(seen)
         self.sim.note((seen, step))
         moved, parents = self.sim.database.check_condition(self.owner, seen, step, now)
         self.core.settle(parents)

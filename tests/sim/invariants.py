@@ -7,6 +7,7 @@ I1 to I5 are RELIABILITY 3's: no job lost, rows in hand are core memory, one end
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
@@ -33,10 +34,11 @@ from scheduler.policy.capacity import UNLIMITED, HostState
 from scheduler.policy.deadlines import SLOTS
 from scheduler.policy.job import TRIED_ALONE, Job
 from scheduler.policy.pace import SLOW_S
+from scheduler.policy.quotas import Quota
 from scheduler.policy.slots import Slot, timeouts_of
 from scheduler.policy.state import State
 from tests.sim.broken import Broken
-from tests.sim.database import IN_HAND, Row
+from tests.sim.database import IN_HAND, STAFF, Row
 
 if TYPE_CHECKING:
     from tests.sim.agents import Process
@@ -56,6 +58,7 @@ class Memory:
         self.used: dict[str, int] = {}
         self.drained_at = NEVER
         self.stillborn: dict[int, list[float]] = {}  # slot -> births of processes that never said OK
+        self.quotas: dict[tuple[Quota, str | None], int] = {}  # in hand of each, and submitter
         self.limits: dict[str, int | None] = {}  # of queues, when what was claimed last was asked for
 
 
@@ -71,6 +74,7 @@ def check(sim: "Sim") -> None:
         hosts_keep_their_limits(sim, world)
         urgent_places_are_for_urgent_work(sim, world)
         queues_keep_their_limits(sim, world)
+        quotas_keep_their_limits(sim, world)
         rows_are_memory(sim)
         rows_say_where_they_run(sim, world)
         cursors_match_expanding(sim, world)
@@ -275,6 +279,27 @@ def queues_keep_their_limits(sim: "Sim", world: State) -> None:
         if count > before.get(label, 0) and all(limit is not None and count > limit for limit in limits):
             broken("queues_keep_their_limits", f"queue {queue.name}: {count} in hand, {limits} allowed")
         before[label] = count
+
+
+def quotas_keep_their_limits(sim: "Sim", world: State) -> None:
+    """Jobs in hand that a quota counts, by what their rows say, never grow beyond it (T116)."""
+    before, sim.memory.quotas = sim.memory.quotas, {}
+    counted = Counter(key for job in world.jobs.values() for key in job.quotas)
+    if counted != +world.quotas.in_hand:
+        broken("quotas_keep_their_limits", f"counted are {world.quotas.in_hand}, in hand {counted}")
+    for quota in world.quotas.all:
+        rows = [sim.database.rows[job.pk] for job in world.jobs.values() if job.verdict is None or job.started]
+        fit = [
+            row for row in rows
+            if quota.queue in ("", row.queue) and quota.host in ("", row.host)
+            and quota.user in ("", "*", row.submitter) and (not quota.tenant or row.submitter in STAFF)
+        ]  # fmt: skip
+        for who, count in Counter(row.submitter if quota.user == "*" else "" for row in fit).items():
+            label = replace(quota, most=0), who
+            if quota.most < count > before.get(label, 0 if (replace(quota, most=0), None) in before else count):
+                broken("quotas_keep_their_limits", f"{quota}: {count} in hand {who}")
+            sim.memory.quotas[label] = count
+        sim.memory.quotas[replace(quota, most=0), None] = 0  # it was there
 
 
 def claims_leave_what_is_reserved(world: State, turn: EndAndClaim) -> None:

@@ -59,6 +59,7 @@ class Sim:
             {"name": name, "concurrency": None, "paused": False, "reserved": 0} for name in self.queue_names
         ]
         self.queues[1]["concurrency"] = 2
+        self.quotas: list[dict[str, Any]] = configs.quotas(seed)
         self.hosts: list[dict[str, Any]] = []
         self.types: list[dict[str, Any]] = []
         self._register(Config(), self.config)
@@ -215,7 +216,7 @@ class Sim:
     def looked(self) -> e.TablesRead:
         """Return the tables as they are."""
         copies = [[dict(row) for row in table] for table in (self.queues, self.hosts, self.types, self.placements)]
-        return e.TablesRead(*copies)
+        return e.TablesRead(*copies, [dict(row) for row in self.quotas])
 
     def place_of(self, number: int) -> bytes | None:
         """Return the jq_runonpfile column of an item."""
