@@ -480,11 +480,11 @@ h as (
 q as (
   insert into drover.queue as t
     (queue_name, queue_group, queue_concurrency, queue_concurrency_file, queue_paused, queue_paused_file,
-     queue_reserved, queue_reserved_file, queue_priority, queue_priority_file, queue_filter)
+     queue_reserved, queue_reserved_file, queue_priority, queue_priority_file, queue_filter, queue_route)
   select q.name, :group::text, q.concurrency, q.concurrency, q.paused, q.paused, q.reserved, q.reserved, q.priority,
-         q.priority, q.filter
+         q.priority, q.filter, q.route
     from c, jsonb_to_recordset(j -> 'queues') as q(
-           name text, concurrency integer, paused boolean, reserved integer, priority integer, filter text)
+           name text, concurrency integer, paused boolean, reserved integer, priority integer, filter text, route jsonb)
   on conflict (queue_name) do update
     set queue_concurrency = case when t.queue_concurrency_file is distinct from excluded.queue_concurrency_file
                                  then excluded.queue_concurrency else t.queue_concurrency end,
@@ -496,7 +496,8 @@ q as (
         queue_reserved_file = excluded.queue_reserved_file,
         queue_priority = case when t.queue_priority_file is distinct from excluded.queue_priority_file
                               then excluded.queue_priority else t.queue_priority end,
-        queue_priority_file = excluded.queue_priority_file, queue_filter = excluded.queue_filter, queue_present = true
+        queue_priority_file = excluded.queue_priority_file, queue_filter = excluded.queue_filter,
+        queue_route = excluded.queue_route, queue_present = true
     where t.queue_group = :group::text
   returning queue_name),
 a as (
@@ -549,6 +550,10 @@ gone_schedules as (
   delete from drover.schedule
    where schedule_group = :group::text and exists (select from c where j ? 'schedules')
      and schedule_name not in (select s.name from c, jsonb_to_recordset(j -> 'schedules') as s(name text))),
+gone_filters as (
+  update drover.queue set queue_filter = null, queue_route = null
+   where queue_group = :group::text and queue_filter is not null and exists (select from c)
+     and queue_name not in (select q.name from c, jsonb_to_recordset(j -> 'queues') as q(name text))),
 gone_hosts as (
   update drover.host set host_present = false
    where host_group = :group::text and host_present and exists (select from c)
@@ -1386,14 +1391,23 @@ select word from verdict
 -- Change a queue, of any group; null leaves a value as it is. Return whether there is one of this name, and the answer
 -- to the command. No row: the group is not ours any more.
 with {{lease}},
+clash as (
+  select min(o.queue_name) as other
+    from drover.queue q join drover.queue o on o.queue_group = q.queue_group and o.queue_name <> q.queue_name
+   where q.queue_name = :queue::text and q.queue_filter <> '' and o.queue_filter <> '' and o.queue_present
+     and o.queue_priority = :priority::integer having count(*) > 0),
 changed as (
   update drover.queue
      set queue_concurrency = coalesce(:concurrency::integer, queue_concurrency),
          queue_priority = coalesce(:priority::integer, queue_priority)
-   where queue_name = :queue::text and exists (select from lease)
+   where queue_name = :queue::text and exists (select from lease) and not exists (select from clash)
   returning 'concurrency ' || coalesce(queue_concurrency::text, 'unlimited')
             || ', priority ' || queue_priority as new_values)
-select new_values is not null, coalesce('queue ' || :queue::text || ': ' || new_values, 'no queue ' || :queue::text)
+select new_values is not null,
+       coalesce('queue ' || :queue::text || ': ' || new_values,
+                (select 'queue ' || :queue::text || ': ' || :priority::integer || ' is the priority of queue ' || other
+                        || ', which has a filter too' from clash),
+                'no queue ' || :queue::text)
   from lease left join changed on true
 
 -- name: set_schedule
@@ -1508,6 +1522,11 @@ select (select coalesce(json_agg(json_build_object(
                             and schedule_computed > now() + interval '1 hour') then 0
             else (select extract(epoch from greatest(schedule_due, now()) - now()) from drover.schedule
                    where schedule_enabled and schedule_due is not null order by schedule_due limit 1) end
+
+-- name: install_routes
+-- Let inserts go by the filters of queues as they are now. Return what went wrong, null if nothing did; no row: they do
+-- already.
+select drover.install_routes() where drover.is_route_stale()
 
 -- name: due_schedules
 -- Return now; since when what was not started in time was missed, for no scheduler of the group was there; the seconds

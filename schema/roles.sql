@@ -218,6 +218,8 @@ grant execute on function drover.flush(timestamptz, boolean, integer, text, bigi
 grant execute on function
   drover.start_schedule(text, timestamptz, timestamptz, timestamptz, text, timestamptz[]),
   drover.run_schedule(text), drover.schedule_mistake(jsonb) to drover_scheduler;
+-- Makes the function of the filters from what is in drover.queue, none of which becomes SQL unquoted.
+grant execute on function drover.install_routes(), drover.is_route_stale() to drover_scheduler;
 -- Those of its configuration.
 grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_catch_up,
               schedule_jitter, schedule_overlap, schedule_enabled, schedule_job, schedule_group, schedule_file),

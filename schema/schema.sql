@@ -332,6 +332,10 @@ begin
   return cycle;
 end $$;
 
+CREATE FUNCTION drover.datum(variables jsonb, data jsonb, key text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN COALESCE((variables ->> key), (data ->> key));
+
 CREATE FUNCTION drover.drop_edge() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -498,6 +502,61 @@ CREATE FUNCTION drover.escape(value text) RETURNS text
     from string_to_table(value, null) with ordinality as t(c, n)
 $_$;
 
+CREATE FUNCTION drover.filter_sql(tree jsonb, zone text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $_$
+declare
+  word  text := tree ->> 0;
+  value text := tree ->> 1;
+  clock text := format('(now() at time zone %L)', zone);
+  parts text[];
+  made  text;
+begin
+  if jsonb_typeof(tree) is distinct from 'array' or word is null then
+    raise exception 'no tree of a filter: %', left(tree::text, 100) using errcode = 'invalid_parameter_value';
+  elsif word = any ('{and,or,not,=,<>,<,<=,>,>=,like,in,between,is_null}') then
+    select array_agg(drover.filter_sql(part, zone) order by n) into parts
+      from jsonb_array_elements(tree) with ordinality as t(part, n) where n > 1;
+  end if;
+  made := case
+    when word in ('and', 'or') then '(' || array_to_string(parts, ' ' || word || ' ') || ')'
+    when word = 'not' then '(not ' || parts[1] || ')'
+    when word = 'is_null' then '(' || parts[1] || ' is null)'
+    when word = 'in' then '(' || parts[1] || ' in (' || array_to_string(parts[2:], ', ') || '))'
+    when word = 'between' then '(' || parts[1] || ' between ' || parts[2] || ' and ' || parts[3] || ')'
+    when parts is not null then '(' || parts[1] || ' ' || word || ' ' || parts[2] || ')'
+    when value is null then null
+    when word = 'text' then format('%L::text', value)
+    when word = 'number' and drover.number_of(value) is not null then format('%L::numeric', value)
+    when word = 'boolean' and value in ('true', 'false') then value
+    when word = 'data' and tree ->> 2 = 'text'
+      then format('(drover.datum(job.jq_variables, above.job_data, %L) collate "C")', value)
+    when word = 'data' and tree ->> 2 = 'number'
+      then format('drover.number_of(drover.datum(job.jq_variables, above.job_data, %L))', value)
+    when word = 'column' then case value
+      when 'type' then '(job.jq_type collate "C")'
+      when 'name' then '(job.jq_name collate "C")'
+      when 'submitter' then '(job.jq_submitter::text collate "C")'
+      when 'host' then '(job.jq_host collate "C")'
+      when 'priority' then '(job.jq_priority collate "C")'
+      when 'mode' then '(job.jq_mode::text collate "C")'
+      when 'urgent' then 'job.jq_urgent'
+      when 'sql' then 'job.jq_msq'
+      when 'minutes' then '(extract(epoch from job.jq_timeout) / 60)'
+      when 'tenant' then '(above.job_tenant collate "C")'
+      when 'group_name' then '(above.job_name collate "C")'
+      when 'group_priority' then 'above.job_priority::numeric'
+      when 'hour' then 'extract(hour from ' || clock || ')'
+      when 'weekday' then 'extract(isodow from ' || clock || ')'
+      when 'time' then '(to_char(' || clock || $f$, 'HH24:MI') collate "C")$f$
+      when 'date' then '(to_char(' || clock || $f$, 'YYYY-MM-DD') collate "C")$f$ end end;
+  if made is null then
+    raise exception 'no tree of a filter: %', left(tree::text, 100) using errcode = 'invalid_parameter_value';
+  end if;
+  return made;
+end $_$;
+
 CREATE FUNCTION drover.flush(before timestamp with time zone, failed_too boolean, most integer, INOUT stage text, INOUT place bigint, OUT removed bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -535,6 +594,32 @@ CREATE FUNCTION drover.has_token(job drover.jobqueue) RETURNS boolean
     or exists (select from claimable where claim_first = job.jq_pk and claim_line is not null)
 $$;
 
+CREATE FUNCTION drover.install_routes() RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    SET lock_timeout TO '1500ms'
+    AS $$
+declare
+  body text;
+  is_on boolean;
+begin
+  perform pg_advisory_xact_lock(hashtextextended('drover.install_routes', 0));
+  body := drover.routes();
+  execute format('create or replace function drover.route(job drover.jobqueue, above drover.job, home text) '
+                 'returns text language sql stable as %L', coalesce(body, 'select null::text'));
+  perform drover.route(null, null, null);
+  select tgenabled <> 'D' into is_on from pg_catalog.pg_trigger
+   where tgrelid = 'drover.jobqueue'::regclass and tgname = 'jobqueue_route';
+  if body is not null and not is_on then
+    alter table drover.jobqueue enable trigger jobqueue_route;
+  elsif body is null and is_on then
+    alter table drover.jobqueue disable trigger jobqueue_route;
+  end if;
+  return null;
+exception when others then
+  return sqlerrm;
+end $$;
+
 CREATE FUNCTION drover.is_claimable(job drover.jobqueue) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -564,6 +649,22 @@ CREATE FUNCTION drover.is_over(what text) RETURNS boolean
                   or jq_pk in (select r.jq_pk from drover.recorded r))), true))
     else false end
 $$;
+
+CREATE FUNCTION drover.is_route_stale() RETURNS boolean
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  body text;
+begin
+  body := drover.routes();
+  return (select prosrc is distinct from coalesce(body, 'select null::text') from pg_catalog.pg_proc
+           where oid = 'drover.route(drover.jobqueue, drover.job, text)'::regprocedure)
+      or (select (tgenabled = 'D') <> (body is null) from pg_catalog.pg_trigger
+           where tgrelid = 'drover.jobqueue'::regclass and tgname = 'jobqueue_route');
+exception when others then
+  return true;
+end $$;
 
 CREATE FUNCTION drover.is_scheduler() RETURNS boolean
     LANGUAGE sql STABLE
@@ -961,6 +1062,10 @@ CREATE FUNCTION drover.notify(channel text, payload text) RETURNS void
     AS $$
   select case when coalesce(current_setting('drover.notify', true), '') <> 'off' then pg_catalog.pg_notify(channel, payload) end;
 $$;
+
+CREATE FUNCTION drover.number_of(value text) RETURNS numeric
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (value ~ '^-?[0-9]{1,15}([.][0-9]{1,15})?$'::text) THEN (value)::numeric ELSE NULL::numeric END;
 
 CREATE FUNCTION drover.offer(job drover.jobqueue, is_back boolean) RETURNS void
     LANGUAGE plpgsql
@@ -1415,6 +1520,73 @@ CREATE FUNCTION drover.roles_of(role name) RETURNS json
     join pg_catalog.pg_roles r on pg_catalog.pg_has_role(s.oid, r.oid, 'member')
    where s.rolname = role
 $$;
+
+CREATE TABLE drover.job (
+    job_pk bigint NOT NULL,
+    job_name text,
+    job_priority integer DEFAULT 0 NOT NULL,
+    job_queued timestamp with time zone DEFAULT now() NOT NULL,
+    job_tenant text,
+    job_user name DEFAULT SESSION_USER NOT NULL,
+    job_data jsonb,
+    job_hidden boolean DEFAULT false NOT NULL,
+    CONSTRAINT job_queued_is_a_date CHECK ((((job_queued AT TIME ZONE 'UTC'::text) >= '0001-01-02 00:00:00'::timestamp without time zone) AND ((job_queued AT TIME ZONE 'UTC'::text) <= '9999-12-31 09:59:59'::timestamp without time zone)))
+);
+
+CREATE FUNCTION drover.route(job drover.jobqueue, above drover.job, home text) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$select null::text$$;
+
+CREATE FUNCTION drover.route_job() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  above drover.job;
+  home  text;
+  found text;
+  said  text := 'no filter of a queue holds for it: queue ';
+begin
+  if new.jq_host is not null then
+    select host_group into home from host where host_name = new.jq_host;
+    if new.jq_queue not in ('default', coalesce(home, 'default')) then
+      return new;
+    end if;
+  end if;
+  if new.jq_job_fk is not null then
+    select * into above from job where job_pk = new.jq_job_fk;
+  end if;
+  begin
+    found := drover.route(new, above, home);
+  exception when others then
+    said := 'the filters of queues fail: ' || sqlerrm || '; queue ';
+  end;
+  if found is null then
+    insert into log (log_jq_fk, log_type, log_message) values (new.jq_pk, 'INFO', said || new.jq_queue);
+  else
+    new.jq_queue := found;
+  end if;
+  return new;
+end $$;
+
+CREATE FUNCTION drover.routes() RETURNS text
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $_$
+declare
+  each  record;
+  lines text := '';
+begin
+  for each in
+    select queue_name, queue_group, queue_route from queue
+     where queue_present and queue_route ->> 'text' = queue_filter
+     order by queue_priority desc, queue_group, queue_name loop
+    perform now() at time zone (each.queue_route ->> 'zone');  -- refused here if there is none, not in an insert
+    lines := lines || format(E'\n  when (home = %1$L) is not false and %2$s then %3$L', each.queue_group,
+                             filter_sql(each.queue_route -> 'tree', each.queue_route ->> 'zone'), each.queue_name);
+  end loop;
+  return 'select case' || nullif(lines, '') || E'\n  end';
+end $_$;
 
 CREATE FUNCTION drover.run_schedule(name text, OUT started boolean, OUT said text) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2005,6 +2177,7 @@ CREATE TABLE drover.queue (
     queue_priority_file integer,
     queue_filter text,
     queue_present boolean DEFAULT true NOT NULL,
+    queue_route jsonb,
     CONSTRAINT queue_queue_concurrency_check CHECK ((queue_concurrency > 0)),
     CONSTRAINT queue_queue_name_check CHECK (((length(queue_name) >= 1) AND (length(queue_name) <= 64))),
     CONSTRAINT queue_queue_reserved_check CHECK ((queue_reserved >= 0))
@@ -2251,18 +2424,6 @@ ALTER TABLE drover.item_failure ALTER COLUMN item_pk ADD GENERATED ALWAYS AS IDE
     NO MINVALUE
     NO MAXVALUE
     CACHE 1
-);
-
-CREATE TABLE drover.job (
-    job_pk bigint NOT NULL,
-    job_name text,
-    job_priority integer DEFAULT 0 NOT NULL,
-    job_queued timestamp with time zone DEFAULT now() NOT NULL,
-    job_tenant text,
-    job_user name DEFAULT SESSION_USER NOT NULL,
-    job_data jsonb,
-    job_hidden boolean DEFAULT false NOT NULL,
-    CONSTRAINT job_queued_is_a_date CHECK ((((job_queued AT TIME ZONE 'UTC'::text) >= '0001-01-02 00:00:00'::timestamp without time zone) AND ((job_queued AT TIME ZONE 'UTC'::text) <= '9999-12-31 09:59:59'::timestamp without time zone)))
 );
 
 ALTER TABLE drover.job ALTER COLUMN job_pk ADD GENERATED ALWAYS AS IDENTITY (
@@ -3084,6 +3245,10 @@ CREATE TRIGGER jobqueue_prepare BEFORE INSERT ON drover.jobqueue FOR EACH ROW WH
 CREATE TRIGGER jobqueue_prepare_cleanup BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_delete IS NOT NULL) OR (new.jq_type = 'cleanup'::text))) EXECUTE FUNCTION drover.prepare_cleanup();
 
 CREATE TRIGGER jobqueue_prepare_command BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN ((new.jq_type = 'command'::text)) EXECUTE FUNCTION drover.prepare_command();
+
+CREATE TRIGGER jobqueue_route BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_type <> ALL (ARRAY['command'::text, 'cleanup'::text])) AND ((new.jq_queue = 'default'::text) OR (new.jq_host IS NOT NULL)))) EXECUTE FUNCTION drover.route_job();
+
+ALTER TABLE drover.jobqueue DISABLE TRIGGER jobqueue_route;
 
 CREATE TRIGGER jobqueue_wake_due AFTER INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_wait_until IS NOT NULL) OR (new.jq_not_after IS NOT NULL))) EXECUTE FUNCTION drover.wake('drover_due');
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from scheduler.daemon.routes import install_routes
 from scheduler.drivers.loop import ConnectionLostError, Steps
 from scheduler.drivers.sql import to_json
 from scheduler.drivers.statement_runner import RefusedError
@@ -130,6 +131,7 @@ class Context:
         self.core.handle(TablesRead(*(json.loads(cell or b"[]") for cell in tables)), self.now())
         if seconds is not None:
             self.start_schedules_in(float(seconds))
+        yield from install_routes(self.ask)
 
 
 # One that asks nothing returns its outcome at once.

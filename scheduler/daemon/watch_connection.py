@@ -16,6 +16,7 @@ from scheduler.daemon.commands import DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
 from scheduler.daemon.periodic_tasks import LOCKED_S, PeriodicTasks
+from scheduler.daemon.routes import install_routes
 from scheduler.daemon.schedule_starts import described
 from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.process_spec import EXEC_DIRECTORY
@@ -163,6 +164,7 @@ class Watch:
         if clashes := sorted(text_of(row[0]) for row in rows):
             other = ": another group has it; rename it here"
             raise ConfigError("\n".join(clash + other * (" belongs to group " in clash) for clash in clashes))
+        yield from install_routes(self.ask)
 
     def _register(self) -> Steps[None]:
         yield from self.register(self._config)
@@ -269,7 +271,7 @@ def _described(config: Config, identity: Identity) -> dict[str, Any]:
             {"name": name, "letters": ranges_text(host.priorities)} | attrs.asdict(host)
             for name, host in config.hosts.items()
         ],
-        "queues": [{"name": name} | attrs.asdict(queue) for name, queue in queues.items()],
+        "queues": [{"name": name, "route": queue.route} | attrs.asdict(queue) for name, queue in queues.items()],
         "agents": [
             {
                 "type": name,

@@ -15,6 +15,8 @@ from attrs import field, frozen
 from scheduler.errors import ConfigError
 from scheduler.model.host_filters import FILTERS, NAME, NAME_RULE, filter_mistake
 from scheduler.model.priority_ranges import EVERY, Range, ranges_matching
+from scheduler.model.queue_filters import filter_mistake as mistake_of_queue_filter
+from scheduler.model.queue_filters import parse_filter
 from scheduler.model.schedule_times import Times, TimesError, check_cron, read_time, zone_of
 from scheduler.model.sql_text import bind
 from scheduler.model.verbs import PRIORITY as LETTERS
@@ -66,6 +68,11 @@ def _filters(key: str) -> Check:
             raise ValueError(mistake)
 
     return check
+
+
+def _check_queue_filter(_instance: Any, _attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    if mistake := mistake_of_queue_filter(value):
+        raise ValueError(mistake)
 
 
 def _matches(pattern: re.Pattern[str], message: str) -> Check:
@@ -267,7 +274,13 @@ class Queue:
     paused: bool = False
     reserved: int = field(default=0, validator=COUNT_OR_NONE)
     priority: int = field(default=0, validator=PRIORITY)
-    filter: str = ""
+    filter: str = field(default="", validator=_check_queue_filter)
+    zone: str = field(default="UTC", validator=GIVEN)
+
+    @property
+    def route(self) -> dict[str, Any] | None:
+        """Return what the database makes its function of: nothing but what the filter was parsed to."""
+        return {"text": self.filter, "zone": self.zone, "tree": parse_filter(self.filter)} if self.filter else None
 
 
 @frozen
@@ -427,6 +440,7 @@ def contradictions(config: Config) -> Iterator[Mistake]:
         yield from _broken(HOST_RULES, ("hosts", name), host)
         wrong = [number for number, queue in enumerate(host.queues) if not NAME.fullmatch(queue)]
         yield from ((("hosts", name, "queues", number), NAME_RULE) for number in wrong)
+    yield from _queue_mistakes(config)
     for name, schedule in config.schedules.items():
         yield from _schedule_mistakes(("schedules", name), schedule)
     for name, condition in config.conditions.items():
@@ -439,6 +453,18 @@ def contradictions(config: Config) -> Iterator[Mistake]:
         yield from _broken(AGENT_RULES, path, agent)
         yield from (((*path, *key), message) for key, message in _names_in(agent) if message)
         yield from _agent_hosts(path, agent, config)
+
+
+def _queue_mistakes(config: Config) -> Iterator[Mistake]:
+    """Yield the zones that there are not, and the filters whose order is open."""
+    ranked: dict[int, str] = {}
+    for name, queue in config.queues.items():
+        try:
+            zone_of(queue.zone)
+        except TimesError as mistake:
+            yield ("queues", name, "zone"), str(mistake)
+        if queue.filter and (other := ranked.setdefault(queue.priority, name)) != name:
+            yield ("queues", name, "priority"), f"is that of queue {other} too; filters are tried in this order"
 
 
 def _condition_lists(path: Path, condition: Condition, config: Config) -> Iterator[Mistake]:

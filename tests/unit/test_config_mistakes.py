@@ -174,6 +174,20 @@ def test_mistake_in_a_filter_is_reported_r55(keys: str, told: str) -> None:
     assert found.startswith(f"1.toml:5: hosts.beta.{told}")
 
 
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ("filter = 'pg_sleep(9) = 1'", "filter: character 1: functions are not allowed; write comparisons like type ="),
+        ("filter = 'type = '", "filter: character 6, near '=': no expression; write comparisons like type ="),
+        ("zone = 'Mars/Crater'", "zone: no time zone 'Mars/Crater': write a name like Europe/Berlin"),
+        ("filter = 'sql'\n[queues.r]\nfilter='urgent'", "priority: is that of queue q too; filters are tried in this"),
+    ],
+)
+def test_mistake_in_a_filter_of_a_queue_is_reported_t53_t56(keys: str, told: str) -> None:
+    (found,) = mistakes(f"{LEAST}[queues.q]\n{keys}")
+    assert found.split(": queues.")[1].removeprefix("q.").removeprefix("r.").startswith(told)
+
+
 def test_type_that_no_host_takes_is_refused_r55() -> None:
     (told,) = mistakes("[hosts.alpha]\ntypes = '^bill'\n[agents.a]\ncommand = 'a'")
     assert "no host takes it" in told

@@ -145,7 +145,7 @@ def test_each_audience_has_a_manual_page_f11(page: str) -> None:
 
 def test_the_daemon_depends_on_drivers_of_the_database_and_ssh_only_t18_t33() -> None:
     names = {line.split(">")[0].split("[")[0] for line in _project()["dependencies"]}
-    assert names == {"psycopg", "paramiko", "rich", "attrs", "cronsim"}
+    assert names == {"psycopg", "paramiko", "rich", "attrs", "cronsim", "sqlglot"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
