@@ -480,11 +480,13 @@ h as (
 q as (
   insert into drover.queue as t
     (queue_name, queue_group, queue_concurrency, queue_concurrency_file, queue_paused, queue_paused_file,
-     queue_reserved, queue_reserved_file, queue_priority, queue_priority_file, queue_filter, queue_route)
+     queue_reserved, queue_reserved_file, queue_priority, queue_priority_file, queue_filter, queue_route,
+     queue_rate)
   select q.name, :group::text, q.concurrency, q.concurrency, q.paused, q.paused, q.reserved, q.reserved, q.priority,
-         q.priority, q.filter, q.route
+         q.priority, q.filter, q.route, nullif(q.limits, 'null')
     from c, jsonb_to_recordset(j -> 'queues') as q(
-           name text, concurrency integer, paused boolean, reserved integer, priority integer, filter text, route jsonb)
+           name text, concurrency integer, paused boolean, reserved integer, priority integer, filter text, route jsonb,
+           limits jsonb)
   on conflict (queue_name) do update
     set queue_concurrency = case when t.queue_concurrency_file is distinct from excluded.queue_concurrency_file
                                  then excluded.queue_concurrency else t.queue_concurrency end,
@@ -497,7 +499,7 @@ q as (
         queue_priority = case when t.queue_priority_file is distinct from excluded.queue_priority_file
                               then excluded.queue_priority else t.queue_priority end,
         queue_priority_file = excluded.queue_priority_file, queue_filter = excluded.queue_filter,
-        queue_route = excluded.queue_route, queue_present = true
+        queue_route = excluded.queue_route, queue_rate = excluded.queue_rate, queue_present = true
     where t.queue_group = :group::text
   returning queue_name),
 a as (
@@ -551,8 +553,8 @@ gone_schedules as (
    where schedule_group = :group::text and exists (select from c where j ? 'schedules')
      and schedule_name not in (select s.name from c, jsonb_to_recordset(j -> 'schedules') as s(name text))),
 gone_filters as (
-  update drover.queue set queue_filter = null, queue_route = null
-   where queue_group = :group::text and queue_filter is not null and exists (select from c)
+  update drover.queue set queue_filter = null, queue_route = null, queue_rate = null
+   where queue_group = :group::text and (queue_filter is not null or queue_rate is not null) and exists (select from c)
      and queue_name not in (select q.name from c, jsonb_to_recordset(j -> 'queues') as q(name text))),
 gone_hosts as (
   update drover.host set host_present = false
@@ -1502,7 +1504,10 @@ select queue, sum(jobs)
 -- if none is.
 select (select coalesce(json_agg(json_build_object(
                  'name', queue_name, 'concurrency', queue_concurrency, 'paused', queue_paused,
-                 'reserved', queue_reserved)), '[]')
+                 'reserved', queue_reserved, 'rate', queue_rate, 'starts', case when queue_rate is not null then (
+                   select json_object_agg(start_value, array(
+                            select extract(epoch from now() - at) from unnest(start_times) as at))
+                     from drover.queue_start where start_queue = queue_name) end)), '[]')
           from drover.queue where queue_group = :group::text),
        (select coalesce(json_agg(json_build_object(
                  'name', host_name, 'max', host_max, 'urgent', host_urgent, 'enabled', host_enabled,
@@ -1522,6 +1527,20 @@ select (select coalesce(json_agg(json_build_object(
                             and schedule_computed > now() + interval '1 hour') then 0
             else (select extract(epoch from greatest(schedule_due, now()) - now()) from drover.schedule
                    where schedule_enabled and schedule_due is not null order by schedule_due limit 1) end
+
+-- name: show_starts
+-- Write down what was started of queues with a rate limit: ages are seconds.
+with given as materialized (
+  select * from jsonb_to_recordset(:rows::jsonb) as u(queue text, value text, ages float8[], next float8)),
+gone as (
+  delete from drover.queue_start s using given
+   where start_queue = queue and start_value = value and ages = '{}')
+insert into drover.queue_start (start_queue, start_value, start_times, start_next)
+select queue, value, array(select now() - make_interval(secs => age) from unnest(ages) as age),
+       now() + make_interval(secs => next)
+  from given where ages <> '{}'
+on conflict (start_queue, start_value) do update
+  set start_times = excluded.start_times, start_next = excluded.start_next
 
 -- name: install_routes
 -- Let inserts go by the filters of queues as they are now. Return what went wrong, null if nothing did; no row: they do

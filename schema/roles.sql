@@ -202,6 +202,7 @@ grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq
   on drover.jobqueue to drover_scheduler;
 grant insert, update on drover.host, drover.queue, drover.agent to drover_scheduler;
 grant delete on drover.queue to drover_scheduler;
+grant insert, update, delete on drover.queue_start to drover_scheduler;
 grant insert, update, delete on drover.recovery_policy, drover.recovery to drover_scheduler;
 grant delete on drover.blocked to drover_scheduler;
 grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover.scheduler_status to drover_scheduler;

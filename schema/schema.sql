@@ -2178,6 +2178,7 @@ CREATE TABLE drover.queue (
     queue_filter text,
     queue_present boolean DEFAULT true NOT NULL,
     queue_route jsonb,
+    queue_rate jsonb,
     CONSTRAINT queue_queue_concurrency_check CHECK ((queue_concurrency > 0)),
     CONSTRAINT queue_queue_name_check CHECK (((length(queue_name) >= 1) AND (length(queue_name) <= 64))),
     CONSTRAINT queue_queue_reserved_check CHECK ((queue_reserved >= 0))
@@ -2772,6 +2773,21 @@ CREATE VIEW drover.my_output WITH (security_barrier='true') AS
      JOIN drover.jobqueue j ON ((j.jq_pk = o.out_jq_fk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
+CREATE TABLE drover.queue_start (
+    start_queue text NOT NULL,
+    start_value text NOT NULL,
+    start_times timestamp with time zone[] NOT NULL,
+    start_next timestamp with time zone
+);
+
+CREATE VIEW drover.rate_limited AS
+ SELECT jobqueue.jq_pk,
+    ((((((('rate limit of queue '::text || queue.queue_name) || ': '::text) || (queue.queue_rate ->> 'rate'::text)) || ' starts in '::text) || ((queue.queue_rate ->> 'interval'::text))::double precision) || ' s, next at '::text) || date_trunc('second'::text, (queue_start.start_next + '00:00:00.999'::interval))) AS says
+   FROM ((drover.jobqueue
+     JOIN drover.queue ON (((queue.queue_name = jobqueue.jq_queue) AND (queue.queue_rate IS NOT NULL))))
+     JOIN drover.queue_start ON (((queue_start.start_queue = queue.queue_name) AND (queue_start.start_value = ''::text) AND (queue_start.start_next > now()))))
+  WHERE (jobqueue.jq_state = 'queued'::drover.job_state);
+
 CREATE TABLE drover.scheduler_status (
     status_scheduler uuid NOT NULL,
     status_slot integer NOT NULL,
@@ -2978,10 +2994,14 @@ CREATE VIEW drover.why AS
  SELECT r.jq_pk,
     r.jq_type,
     r.jq_state,
-    ((COALESCE(a.says, r.says) || COALESCE(drover.shown_code(j.*), ''::text)) || COALESCE((': '::text || r.text), ''::text)) AS reason
-   FROM ((drover.reason r
+    ((COALESCE(a.says, l.says, r.says) || COALESCE(drover.shown_code(j.*), ''::text)) || COALESCE((': '::text || r.text), ''::text)) AS reason
+   FROM (((drover.reason r
      JOIN drover.jobqueue j ON ((j.jq_pk = r.jq_pk)))
-     LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))));
+     LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))))
+     LEFT JOIN LATERAL ( SELECT rate_limited.says
+           FROM drover.rate_limited
+          WHERE ((rate_limited.jq_pk = r.jq_pk) AND (r.says ~~ 'waits its turn%'::text))
+         OFFSET 0) l ON (true));
 
 CREATE VIEW drover.my_why WITH (security_barrier='true') AS
  SELECT w.jq_pk,
@@ -3094,10 +3114,14 @@ CREATE VIEW drover.why_masked AS
  SELECT r.jq_pk,
     r.jq_type,
     r.jq_state,
-    (COALESCE(a.says, r.says) || COALESCE(drover.shown_code(j.*), ''::text)) AS reason
-   FROM ((drover.reason r
+    (COALESCE(a.says, l.says, r.says) || COALESCE(drover.shown_code(j.*), ''::text)) AS reason
+   FROM (((drover.reason r
      JOIN drover.jobqueue j ON ((j.jq_pk = r.jq_pk)))
-     LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))));
+     LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))))
+     LEFT JOIN LATERAL ( SELECT rate_limited.says
+           FROM drover.rate_limited
+          WHERE ((rate_limited.jq_pk = r.jq_pk) AND (r.says ~~ 'waits its turn%'::text))
+         OFFSET 0) l ON (true));
 
 ALTER TABLE ONLY drover.agent
     ADD CONSTRAINT agent_pkey PRIMARY KEY (agent_group, agent_type);
@@ -3143,6 +3167,9 @@ ALTER TABLE ONLY drover.placement
 
 ALTER TABLE ONLY drover.queue
     ADD CONSTRAINT queue_pkey PRIMARY KEY (queue_name);
+
+ALTER TABLE ONLY drover.queue_start
+    ADD CONSTRAINT queue_start_pkey PRIMARY KEY (start_queue, start_value);
 
 ALTER TABLE ONLY drover.quota
     ADD CONSTRAINT quota_pkey PRIMARY KEY (quota_name);

@@ -64,6 +64,7 @@ class PeriodicTasks:
             "flush": self._remove_old,
             "status": self._show_changes,
             "hosts": self._show_hosts,
+            "rates": self._show_starts,
             "all": self._show_all,
         }
         self._due = dict.fromkeys(self._tasks, NEVER)
@@ -120,6 +121,8 @@ class PeriodicTasks:
                 self._due_in("status", STATUS_GAP_S)
             if self._core.state.quotas.has_room:
                 self._due_in("recovery", DUE_GAP_S)
+            if self._core.report.has_rate_changes:
+                self._due_in("rates", STATUS_GAP_S)
             if self._core.report.has_host_changes and self._due["hosts"] == NEVER:
                 self._due["hosts"] = self._loop.now
         return min(self._due.values())
@@ -229,6 +232,11 @@ class PeriodicTasks:
         agents = to_json(report.agent_rows(loop.now))
         yield from self._ask("show_status", rows=to_json(rows), gone=report.vacant)
         yield from self._ask("show_agents", rows=agents)
+
+    def _show_starts(self) -> Steps[None]:
+        """Write down what was started of queues with a rate limit, for the daemon that serves the group after us."""
+        if rows := self._core.report.take_changed_rates(self._loop.now):
+            yield from self._ask("show_starts", rows=to_json(rows))
 
     def _show_hosts(self) -> Steps[None]:
         try:

@@ -271,7 +271,10 @@ def _described(config: Config, identity: Identity) -> dict[str, Any]:
             {"name": name, "letters": ranges_text(host.priorities)} | attrs.asdict(host)
             for name, host in config.hosts.items()
         ],
-        "queues": [{"name": name, "route": queue.route} | attrs.asdict(queue) for name, queue in queues.items()],
+        "queues": [
+            {"name": name, "route": queue.route, "limits": queue.limits} | attrs.asdict(queue)
+            for name, queue in queues.items()
+        ],
         "agents": [
             {
                 "type": name,

@@ -137,7 +137,7 @@ def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Arrays:
 def _wants(wanted: tuple[ClaimRequest, ...]) -> Arrays:
     """Return the encoded columns of claim requests: whenever a daemon is idle it asks for the same."""
     rows = [(each.type, each.queue, each.host, each.below, *each.after, each.most) for each in wanted]
-    columns = _columns(rows, *WANTS) | {"guarded": [each.type for each in wanted if each.guarded]}
+    columns = _columns(rows, *WANTS) | {"guarded": [each.type for each in wanted if each.guarded or each.detailed]}
     return {name: encode(column) for name, column in columns.items()}
 
 

@@ -34,11 +34,13 @@ YEAR = 31_536_000
 LARGEST = 2_147_483_647
 HUGE = 2**63 - 1
 MOST_DAYS = 36_500
+MOST_STARTS = 10_000  # in an interval: each is remembered
 ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)  # a cron expression that ever comes, comes after it
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
 STEP = re.compile(r"(?:([1-9][0-9]{0,8})x)?([0-9]{1,8}(?:\.[0-9]{1,3})?)")
 UNTIL = re.compile(r"(host|agent|queue) \S+")
+RATE_BY = re.compile(r"submitter|host|type|data\..+")
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # The daemon's own login at the database: an agent gets one of its own, by `database` or `env`.
 SECRET = frozenset({"PGPASSWORD", "DROVER_DATABASE_URL"})
@@ -85,6 +87,7 @@ GRACE = _must(lambda s: 0 <= s <= YEAR, f"must be from 0 to {YEAR} seconds")
 COUNT = _must(lambda n: 1 <= n <= LARGEST, f"must be from 1 to {LARGEST}")
 COUNT_OR_AUTO = _must(lambda n: n == AUTO or 1 <= n <= LARGEST, f'must be "auto", or from 1 to {LARGEST}')
 COUNT_OR_NONE = _must(lambda n: 0 <= n <= LARGEST, f"must be from 0 to {LARGEST}")
+RATE = _must(lambda n: 0 <= n <= MOST_STARTS, f"must be from 0 (no limit) to {MOST_STARTS}")
 DAYS = _must(lambda n: 0 <= n <= MOST_DAYS, f"must be from 0 to {MOST_DAYS} days")
 DAYS_OR_USUAL = _must(lambda n: -1 <= n <= MOST_DAYS, f"must be -1 (as retention) or from 0 to {MOST_DAYS} days")
 MAXIMUM = _must(lambda n: n == -1 or 1 <= n <= LARGEST, "must be -1 (no limit) or more than 0")
@@ -276,6 +279,17 @@ class Queue:
     priority: int = field(default=0, validator=PRIORITY)
     filter: str = field(default="", validator=_check_queue_filter)
     zone: str = field(default="UTC", validator=GIVEN)
+    rate: int = field(default=0, validator=RATE)
+    rate_each: int = field(default=0, validator=RATE)
+    rate_by: str = field(default="", validator=_matches(RATE_BY, "must be submitter, host, type or data.NAME"))
+    rate_interval: float = field(default=60.0, validator=SPAN)
+
+    @property
+    def limits(self) -> dict[str, Any] | None:
+        """Return the rate limits as policy/rates.py reads them; None if there is none."""
+        if not (self.rate or self.rate_each):
+            return None
+        return {"rate": self.rate, "each": self.rate_each, "by": self.rate_by, "interval": self.rate_interval}
 
     @property
     def route(self) -> dict[str, Any] | None:
@@ -463,6 +477,8 @@ def _queue_mistakes(config: Config) -> Iterator[Mistake]:
             zone_of(queue.zone)
         except TimesError as mistake:
             yield ("queues", name, "zone"), str(mistake)
+        if bool(queue.rate_each) != bool(queue.rate_by):
+            yield ("queues", name, "rate_by"), "and rate_each belong together: give both"
         if queue.filter and (other := ranked.setdefault(queue.priority, name)) != name:
             yield ("queues", name, "priority"), f"is that of queue {other} too; filters are tried in this order"
 

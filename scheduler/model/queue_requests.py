@@ -48,6 +48,7 @@ class ClaimRequest(NamedTuple):
     after: ClaimPosition = START
     guarded: bool = False  # not everybody may queue this type: the rules of its rows name the submitter
     letters: Letters | None = None  # of these priorities only; with them, not `urgent` means none that is urgent
+    detailed: bool = False  # the rules of its rows name the submitter all the same: a rate limit asks for them
 
     @property
     def key(self) -> ClaimKey:

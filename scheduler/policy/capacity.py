@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from scheduler.model.config import AUTO, AgentType, Host
 from scheduler.model.protocol import Item
 from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED
+from scheduler.policy.rates import Rates
 from scheduler.policy.run_queue import RunQueue, RunQueues, Waiting
 
 UNLIMITED: Final = -1
@@ -172,29 +173,36 @@ class HostState:
 class QueueState:
     """A queue of the group and how many of its jobs are in hand."""
 
-    __slots__ = ("concurrency", "in_hand", "name", "paused", "reserved")
+    __slots__ = ("concurrency", "in_hand", "name", "paused", "rates", "reserved")
 
-    def __init__(self, name: str, concurrency: int | None, paused: bool, in_hand: int = 0, reserved: int = 0) -> None:
+    def __init__(
+        self, name: str, concurrency: int | None, paused: bool, in_hand: int = 0, reserved: int = 0,
+        rates: Rates | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         self.concurrency = concurrency
         self.paused = paused
         self.in_hand = in_hand
         self.reserved = reserved  # agents, of each type and in all, that others leave to it
+        self.rates = rates  # None: as many starts as there is room for
 
     def claimed(self, count: int) -> None:
         """Count jobs that come in hand."""
         self.in_hand += count
 
-    def ended(self) -> None:
+    def ended(self, pk: int) -> None:
         """Count a job that is in hand no more."""
         self.in_hand -= 1
+        if self.rates is not None:
+            self.rates.ended(pk)
 
-    @property
-    def room(self) -> int | None:
-        """The number of jobs that may come in hand; None for no limit."""
+    def room(self, now: float) -> int | None:
+        """Return the number of jobs that may come in hand; None for no limit."""
         if self.paused:
             return 0
-        return None if self.concurrency is None else max(0, self.concurrency - self.in_hand)
+        room = None if self.concurrency is None else max(0, self.concurrency - self.in_hand)
+        rate = None if self.rates is None else self.rates.room(self.in_hand, now)
+        return rate if room is None else room if rate is None else min(room, rate)
 
     @property
     def is_over(self) -> bool:

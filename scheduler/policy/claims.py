@@ -74,7 +74,7 @@ class Claims:
         """Return what to ask for now. The room of a queue is shared out, to another place first each time."""
         if now >= self._start_at:
             self.reached.clear()
-        left = {queue.name: room for queue in queues if (room := queue.room) != 0}
+        left = {queue.name: room for queue in queues if (room := queue.room(now)) != 0}
         if not left:
             return []
         pools = list(pools)
@@ -86,6 +86,8 @@ class Claims:
         self._rotation += 1
         first = self._rotation % (len(wanted) or 1)
         wanted = wanted[first:] + wanted[:first]
+        if detailed := {queue.name for queue in queues if queue.rates is not None and queue.rates.limit.each}:
+            wanted = [request._replace(detailed=request.queue in detailed) for request in wanted]
         if reserved := {queue.name: queue.reserved for queue in queues if queue.reserved and not queue.paused}:
             wanted = list(self._kept_free(wanted, reserved, pools, hosts, jobs))
         return list(_within(left, wanted))

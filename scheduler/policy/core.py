@@ -158,7 +158,10 @@ class Core:
         if state.is_receiving and [queue for queue in queues if queue.reserved]:
             return []  # what is in hand counts
         pools, jobs = state.pools.values(), state.jobs.values()
-        return state.claims.next_requests(pools, queues, hosts, jobs, state.timers, now)
+        wanted = state.claims.next_requests(pools, queues, hosts, jobs, state.timers, now)
+        if state.rated:
+            state.wait_for_rates(now)
+        return wanted
 
     def live_rows(self) -> list[int]:
         """Return the rows that are ours in memory, or whose end is on its way to the database."""
@@ -272,6 +275,10 @@ def _find_room(state: State, now: float) -> None:
     state.retry_starving()
 
 
+def _claim_again(state: State, now: float) -> None:
+    state.set_may_claim(True)
+
+
 def _send_next(state: State, now: float) -> None:
     """Do nothing: the next request is asked for after every tick."""
 
@@ -289,5 +296,6 @@ _ON_DEADLINE: Final[dict[str, Callable[[State, float], None]]] = {
     d.PROGRESS: report.show_progress,
     d.ROOM: _find_room,
     d.SHORTAGE: processes.try_more,
+    d.RATES: _claim_again,
     d.TIME_LIMITS: completion.end_late_jobs,
 }

@@ -19,6 +19,7 @@ PROGRESS: Final = "progress"  # of jobs in hand is shown
 ROOM: Final = "room"  # a starving type may find room, or take it
 SHORTAGE: Final = "shortage"  # more agents are tried on a host that could start no more
 STARTS: Final = "starts"  # agents beyond those that one tick may start
+RATES: Final = "rates"  # a queue may start more jobs
 TIME_LIMITS: Final = "time limits"  # the soonest of all jobs
 
 
@@ -28,7 +29,9 @@ class Deadlines:
     __slots__ = ("at",)
 
     def __init__(self) -> None:
-        names = (LEASE, SLOTS, MARK, OUTPUT, GATHER, LOCKS, RECORD, PROGRESS, ROOM, SHORTAGE, STARTS, TIME_LIMITS)
+        names = (
+            LEASE, SLOTS, MARK, OUTPUT, GATHER, LOCKS, RECORD, PROGRESS, ROOM, SHORTAGE, STARTS, RATES, TIME_LIMITS,
+        )  # fmt: skip
         self.at = dict.fromkeys(names, NEVER)
 
     def set(self, name: str, instant: float) -> None:

@@ -76,6 +76,8 @@ def enqueue(state: State, job: Job, items: list[Item], host: str | None) -> None
 
 def put_back(state: State, job: Job, item: Item, host: str | None) -> None:
     """Let an item that was not worked wait again, before the others of its lane."""
+    if state.rated and job.query is None and (rates := state.rated.get(job.queue)) is not None:
+        rates.put_back(job.pk)
     lane = job.put_back(item, host)
     if lane is not None:
         job.pool.queues.of(job, host).add(lane, lane.ticket)

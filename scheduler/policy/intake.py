@@ -28,6 +28,7 @@ from scheduler.model.states import BLOCKED, CLAIMED, NEVER, QUEUED, RUNNING, Que
 from scheduler.policy.completion import (
     GIVEN_BACK,
     KILLED,
+    NOT_BEGUN,
     conclude,
     conclude_if_over,
     end_trial,
@@ -237,6 +238,8 @@ def receive(state: State, event: e.EndedAndClaimed | e.Claimed, now: float) -> N
             give_back(state, job, "released for restart", now)
         elif pool.is_counted and (over := state.quotas.admit(job)) is not None:
             stop_job(state, job, Verdict(BLOCKED, over), now)
+        elif state.has_limits_each and _is_over_rate(state, job, now):
+            pass
         elif job.rules is PLAIN:
             enqueue(state, job, [Item(job.args + b"\n", 0)], job.host)  # as `_admit` does: most are such
         elif job.rules.unread:
@@ -249,6 +252,19 @@ def receive(state: State, event: e.EndedAndClaimed | e.Claimed, now: float) -> N
             state.mark_dirty(pool)
         else:
             _admit(state, job)
+
+
+def _is_over_rate(state: State, job: Job, now: float) -> bool:
+    """Give a job back until later if enough jobs with its value of an attribute are started; say whether that is so."""
+    rates = state.rated.get(job.queue)
+    if rates is None or not rates.limit.each or job.rules.unread:
+        return False
+    limit, value = rates.limit, job.attribute(rates.limit.by)
+    if (at := rates.admit(job.pk, value, now)) is None:
+        return False
+    why = f"rate limit of queue {job.queue}: {limit.each} starts in {limit.interval:g} s with {limit.by} {value!r}"
+    stop_job(state, job, Verdict(NOT_BEGUN, why, at - now), now)
+    return True
 
 
 def try_alone(state: State, pool: Pool, now: float) -> None:
@@ -274,6 +290,8 @@ def _begin_read(state: State, job: Job, args: bytes, more: bytes, now: float) ->
     job.read(args, read_contents(job.rules, more))
     if (refusal := _refusal(job)) is not None:
         _refuse(state, job, refusal, now)
+    elif state.has_limits_each and _is_over_rate(state, job, now):
+        pass
     elif state.trial is job:
         state.outbox.save(progress(job, now, IN_PROGRESS))
         job.show()

@@ -252,6 +252,16 @@ class Job:
         """Its priority."""
         return self.rank[1:].decode()
 
+    def attribute(self, name: str) -> str:
+        """Return the value of an attribute that a rate limit is by; empty if the job has none."""
+        if name == "submitter":
+            return self.rules.submitter
+        if name == "host":
+            return self.host or ""
+        if name == "type":
+            return self.pool.name
+        return (self.rules.variables or {}).get(name.removeprefix("data.")) or ""
+
     @property
     def is_urgent(self) -> bool:
         """Say whether it may use a host's urgent slots."""

@@ -23,6 +23,7 @@ from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import enqueue, stop_starving
 from scheduler.policy.job import Job, Pool, Verdict
 from scheduler.policy.processes import thaw_pool
+from scheduler.policy.rates import RateLimit, Rates
 from scheduler.policy.run_queue import Placement
 from scheduler.policy.slots import Slot, timeouts_of
 from scheduler.policy.state import State
@@ -230,9 +231,12 @@ def _follow_tables(state: State, event: e.TablesRead, now: float) -> None:
     """Follow queues, hosts, types and placements as their tables have them now."""
     in_hand = Counter(job.queue for job in state.jobs.values())
     queues = [
-        QueueState(row["name"], row["concurrency"], row["paused"], in_hand[row["name"]], row["reserved"])
+        QueueState(
+            row["name"], row["concurrency"], row["paused"], in_hand[row["name"]], row["reserved"],
+            _rates(state, row, now),
+        )
         for row in event.queues
-    ]
+    ]  # fmt: skip
     state.set_tables(queues, Placement(state.hosts, event.placements))
     _follow_quotas(state, event, now)
     closed = {queue.name for queue in queues if queue.is_over}
@@ -261,6 +265,22 @@ def _follow_quotas(state: State, event: e.TablesRead, now: float) -> None:
             completion.stop_job(state, job, Verdict(BLOCKED, over), now)
     for pool in state.pools.values():
         pool.set_counted(bool(event.quotas))
+
+
+def _rates(state: State, row: Mapping[str, Any], now: float) -> Rates | None:
+    """Return the rate limits of a queue with what was started; before we served, as the table says."""
+    if not row.get("rate"):
+        return None
+    limit = RateLimit(**row["rate"])
+    if (rates := state.rated.get(row["name"])) is None:
+        rates = Rates(limit)
+        for job in state.jobs.values():
+            if job.queue == row["name"] and job.started:
+                rates.began(job.pk, now)
+    rates.set_limit(limit)
+    if not rates.is_known:
+        rates.took_over(row.get("starts") or {}, now)
+    return rates
 
 
 def _enable(state: State, pool: Pool, enabled: bool, now: float) -> None:

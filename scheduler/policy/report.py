@@ -59,6 +59,17 @@ class Report:
         return bool(self._state.hosts_changed)
 
     @property
+    def has_rate_changes(self) -> bool:
+        """Say whether jobs of a queue with a rate limit were started that are not written down."""
+        rated = self._state.rated
+        return bool(rated) and any(rates.has_changes for rates in rated.values())
+
+    def take_changed_rates(self, now: float) -> list[dict[str, Any]]:
+        """Return the starts of queues with a rate limit that are to be written down."""
+        changed = {name: rates for name, rates in self._state.rated.items() if rates.has_changes}
+        return [{"queue": name} | row for name, rates in changed.items() for row in rates.shown(now)]
+
+    @property
     def vacant(self) -> list[int]:
         """The numbers of slots that are gone."""
         return self._state.slots.vacant

@@ -18,11 +18,12 @@ from scheduler.model.queue_requests import PLAIN, LogRow
 from scheduler.model.states import NEVER, QueryEvent, QueryState
 from scheduler.policy.capacity import HostState, QueueState
 from scheduler.policy.claims import Claims
-from scheduler.policy.deadlines import LEASE, MARK, STARTS, TIME_LIMITS, Deadlines
+from scheduler.policy.deadlines import LEASE, MARK, RATES, STARTS, TIME_LIMITS, Deadlines
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.outbox import Outbox
 from scheduler.policy.output import Capture
 from scheduler.policy.quotas import Quotas
+from scheduler.policy.rates import Rates
 from scheduler.policy.run_queue import Placement
 from scheduler.policy.slots import Slot, Slots, timeouts_of
 
@@ -66,6 +67,8 @@ class State:
         self.missing_connections: dict[ConnectionKind, MissingConnection] = {}  # see policy/serving.py
         self.captures: dict[int, Capture] = {}  # by slot: output of exec agents
         self.dirty: set[Pool] = set()
+        self.rated: dict[str, Rates] = {}  # queues with a rate limit
+        self.has_limits_each = False  # one of them is for each value of an attribute
         self.tickets = count(1)  # numbers for lanes that begin to wait or are served
         # lines Success, rows that came with a host of theirs, and of these those that did not wait for it
         self.counts = {"successes": 0, "placed": 0, "spilled": 0}
@@ -103,6 +106,8 @@ class State:
     def set_tables(self, queues: Iterable[QueueState], places: Placement) -> None:
         """Note what the tables of queues and placements say now."""
         self.queues, self.places = {queue.name: queue for queue in queues}, places
+        self.rated = {name: queue.rates for name, queue in self.queues.items() if queue.rates is not None}
+        self.has_limits_each = any(rates.limit.each for rates in self.rated.values())
 
     def add_host(self, name: str, host: Host) -> HostState:
         """Return a host, which is added if it is new."""
@@ -146,6 +151,8 @@ class State:
 
     def lose_group(self) -> None:
         """Note that the group is another daemon's; giving it up is over with that."""
+        for rates in self.rated.values():
+            rates.forget()
         self.has_ended = False
         self.set_assigning(False)
         self.set_lease(-NEVER)
@@ -177,11 +184,15 @@ class State:
             if job.quotas:
                 self.quotas.ended(job)
         if (queue := self.queues.get(job.queue)) is not None:
-            queue.ended()
+            queue.ended(job.pk)
         if job.pk in self.expanding:
             self.expanding.remove(job.pk)
             self.emit(CloseQuery(job.pk))
             self.mark_dirty(job.pool, *[pool for pool in self.pools.values() if pool.waits_for_connection])
+
+    def wait_for_rates(self, now: float) -> None:
+        """Claim again when the first rate limit has room that has none now."""
+        self.deadlines.set(RATES, min([rates.next_at(now) for rates in self.rated.values()]))
 
     def set_may_claim(self, may_claim: bool) -> None:
         """Note whether there may be more to claim than when that was last asked."""
@@ -193,6 +204,9 @@ class State:
 
     def job_began(self, job: Job, slot: Slot, now: float) -> None:
         """Note that an agent has the first item of a job: its time limit runs, and soon its row is to say running."""
+        if self.rated and (rates := self.rated.get(job.queue)) is not None:
+            rates.began(job.pk, now)
+            self.deadlines.bring_forward(RATES, now + rates.limit.interval)
         if job.query is None:
             self.begun_slots[slot] = None
         else:

@@ -1,4 +1,4 @@
--- Routing: a job that names no queue goes to the first whose filter holds for it.
+-- Routing: a job that names no queue goes to the first whose filter holds for it. And rate limits of queues.
 
 -- What was validated of queue_filter: {"text": the filter, "zone": of its times, "tree": see drover.filter_sql}.
 alter table drover.queue add column queue_route jsonb;
@@ -165,3 +165,46 @@ create trigger jobqueue_route before insert on drover.jobqueue for each row
   when (new.jq_type not in ('command', 'cleanup') and (new.jq_queue = 'default' or new.jq_host is not null))
   execute function drover.route_job();
 alter table drover.jobqueue disable trigger jobqueue_route;
+
+-- ---------------------------------------------------------------- rate limits
+
+-- As scheduler/policy/rates.py reads it: {"rate", "each", "by", "interval"}; null is no limit.
+alter table drover.queue add column queue_rate jsonb;
+
+-- What was started of queues with a rate limit, by value of the attribute: '' is in all, '=x' the value x. Written by
+-- the scheduler, so that the one after it knows; starts before the last interval of the queue mean nothing.
+create table drover.queue_start (
+  start_queue text not null,
+  start_value text not null,
+  start_times timestamptz[] not null,
+  start_next  timestamptz,              -- when there is room again, if there was none
+  primary key (start_queue, start_value)
+);
+
+-- Of a job whose queue has started as many as it may: when the next one starts.
+create view drover.rate_limited as
+select jq_pk,
+       'rate limit of queue ' || queue_name || ': ' || (queue_rate ->> 'rate') || ' starts in '
+       || (queue_rate ->> 'interval')::float8 || ' s, next at ' || date_trunc('second', start_next + interval '999 ms')
+       as says
+  from drover.jobqueue
+  join drover.queue on queue_name = jq_queue and queue_rate is not null
+  join drover.queue_start on start_queue = queue_name and start_value = '' and start_next > now()
+ where jq_state = 'queued';
+
+create or replace view drover.why as
+select r.jq_pk, r.jq_type, r.jq_state,
+       coalesce(a.says, l.says, r.says) || coalesce(drover.shown_code(j), '') || coalesce(': ' || r.text, '') as reason
+  from drover.reason r
+  join drover.jobqueue j on j.jq_pk = r.jq_pk
+  left join drover.awaited a on a.jq_pk = r.jq_pk and r.jq_state = 'blocked'
+  left join lateral (
+    select says from drover.rate_limited where jq_pk = r.jq_pk and r.says like 'waits its turn%' offset 0) l on true;
+
+create or replace view drover.why_masked as
+select r.jq_pk, r.jq_type, r.jq_state, coalesce(a.says, l.says, r.says) || coalesce(drover.shown_code(j), '') as reason
+  from drover.reason r
+  join drover.jobqueue j on j.jq_pk = r.jq_pk
+  left join drover.awaited a on a.jq_pk = r.jq_pk and r.jq_state = 'blocked'
+  left join lateral (
+    select says from drover.rate_limited where jq_pk = r.jq_pk and r.says like 'waits its turn%' offset 0) l on true;

@@ -1,5 +1,6 @@
 """What a daemon writes down of its configuration: a value that changed in the file wins, else the current one stays."""
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -139,3 +140,31 @@ def test_daemon_of_the_version_before_leaves_policies_as_they_are(register: Regi
     register(policies=[POLICY])
     register()
     assert len(fetch(database, POLICIES)) == 1
+
+
+def test_starts_of_a_queue_with_a_rate_limit_are_written_down_and_read(register: Register, database: str) -> None:
+    limits = {"rate": 2, "each": 1, "by": "submitter", "interval": 60.0}
+    loop = Loop()
+    connection = opened(loop, database)
+
+    def show(**row: Any) -> None:
+        rows_of(ask(loop, connection, QUERIES["show_starts"], rows=to_json([{"queue": "slow", **row}])))
+
+    def read() -> dict[str, Any]:
+        rows = rows_of(ask(loop, connection, QUERIES["read_shared_settings"], group="default"))
+        (found,) = [row for row in json.loads(rows[0][0] or b"") if row["name"] == "slow"]
+        return dict(found)
+
+    register(queues=[{**QUEUE, "limits": None}])
+    assert (read()["rate"], read()["starts"]) == (None, None)
+    register(queues=[{**QUEUE, "limits": limits}])
+    assert (read()["rate"], read()["starts"]) == (limits, None)
+    show(value="", ages=[], next=None)
+    show(value="=anna", ages=[30.5, 4.25], next=1.5)
+    ((_, ages),) = read()["starts"].items()
+    assert round(ages[0] - ages[1], 3) == 26.25
+    assert ages[1] >= 4.25
+    show(value="=anna", ages=[], next=None)
+    assert read()["starts"] is None
+    connection.close()
+    loop.close()

@@ -417,7 +417,7 @@ class Database:
     def claim(self, row: Row, want: ClaimRequest, owner: str, now: float, unread: bool = False) -> Claim:
         """Take a row in hand, at a new attempt."""
         rules = row.rules(unread)
-        if want.guarded:
+        if want.guarded or want.detailed:
             roles = (row.submitter, *(("staff",) if row.submitter in STAFF else ()))
             rules = replace(rules, submitter=row.submitter, roles=roles)
         if row.is_claimed_by_record:

@@ -59,6 +59,7 @@ class Memory:
         self.drained_at = NEVER
         self.stillborn: dict[int, list[float]] = {}  # slot -> births of processes that never said OK
         self.quotas: dict[tuple[Quota, str | None], int] = {}  # in hand of each, and submitter
+        self.starts: dict[tuple[str, str, str], list[float]] = {}  # by owner, queue with a rate limit, and submitter
         self.limits: dict[str, int | None] = {}  # of queues, when what was claimed last was asked for
 
 
@@ -438,12 +439,27 @@ def work_begins_rightly(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
     suspects_are_tried_alone(sim, row, job)
     if job.query is None:
         nothing_begins_twice(sim, job)
+        rates_are_kept(sim, slot, job)
     else:
         second_tries_are_alone(sim, slot, job, item)
     if job.query is None and slot.assigned_at > sim.memory.drained_at:
         broken("drain_starts_nothing", f"job {job.pk} begins")
     if job.host is not None and job.host != slot.host.name:
         broken("rows_keep_their_host", f"job {job.pk} for {job.host} begins on {slot.host.name}")
+
+
+def rates_are_kept(sim: "Sim", slot: Slot, job: Job) -> None:
+    """No interval has more starts of a queue than its rate limit says, in all nor of one submitter."""
+    if (rates := sim.daemon.core.state.rated.get(job.queue)) is None:
+        return
+    limit, row = rates.limit, sim.database.rows[job.pk]
+    for most, value in ((limit.rate, ""), (limit.each, "=" + row.submitter)):
+        starts = sim.memory.starts.setdefault((sim.daemon.owner, job.queue, value), [])
+        starts.append(slot.assigned_at)
+        starts.sort()
+        found = [(a, b) for a, b in zip(starts, starts[most:], strict=False) if b - a < limit.interval - TOLERANCE_S]
+        if most and found:
+            broken("rates_are_kept", f"queue {job.queue} {value}: more than {most} starts from {found[0]}")
 
 
 def work_begins_where_it_is_configured(sim: "Sim", slot: Slot, job: Job) -> None:

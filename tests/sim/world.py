@@ -24,6 +24,12 @@ from tests.sim.database import Database, Row
 from tests.sim.harness import Daemon
 
 HISTORY: Final = 40  # events told of a failing seed
+RATES: Final[tuple[dict[str, Any] | None, ...]] = (  # of a queue
+    None,
+    {"rate": 2, "interval": 5.0},
+    None,
+    {"each": 1, "by": "submitter", "interval": 3.0},
+)
 PLACES: Final = (b"alpha", b"beta", b"here", b"there", None)
 CALM_LIMIT: Final = 4 * 3600.0  # fake seconds in which everything must have ended
 TURN: Final = 0.002  # seconds: what happens so close together may meet in one turn
@@ -60,6 +66,7 @@ class Sim:
         ]
         self.queues[1]["concurrency"] = 2
         self.quotas: list[dict[str, Any]] = configs.quotas(seed)
+        self.queues[2]["rate"] = RATES[seed % len(RATES)]
         self.hosts: list[dict[str, Any]] = []
         self.types: list[dict[str, Any]] = []
         self._register(Config(), self.config)

@@ -1,0 +1,165 @@
+"""Rate limits of a queue: so many jobs are started in any interval, in all and for each value of an attribute.
+
+A start is the instant at which a job is given to an agent; a job that is tried again starts again. What was claimed and
+has not started counts as if it started now, so no interval ever has more starts than it may, whenever agents are free.
+A job whose value is at its limit goes back to the queue until the instant promised to it: the first that has room
+beside the starts there were and those promised to others. A promise keeps no room; who comes first starts.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scheduler.model.states import NEVER
+
+MARGIN_S: Final = 0.01  # after an instant that the clock of the database decides
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """How many starts an interval may have, in all and for each value of the attribute `by`; 0 is no limit."""
+
+    rate: int = 0
+    each: int = 0
+    by: str = ""
+    interval: float = 60.0
+
+
+class Window:
+    """The starts of the last interval, and what is about to start."""
+
+    __slots__ = ("promised", "starts", "unstarted")
+
+    def __init__(self, starts: Sequence[float] = ()) -> None:
+        self.starts = deque(starts)
+        self.promised: deque[float] = deque()
+        self.unstarted = 0
+
+    def began(self, now: float) -> None:
+        """Count a start."""
+        self.starts.append(now)
+
+    def room(self, most: int, interval: float, now: float) -> int:
+        """Return how many more may start now."""
+        self._expire(interval, now)
+        return max(0, most - len(self.starts) - self.unstarted)
+
+    def next_at(self, interval: float) -> float:
+        """Return when the first start of the interval is over, so that another may come."""
+        return self.starts[0] + interval if self.starts else NEVER
+
+    def promise(self, most: int, interval: float, now: float) -> float:
+        """Return the first instant that has room beside all starts and promises, and promise it."""
+        self._expire(interval, now)
+        soon = [*self.starts, *[now] * self.unstarted, *self.promised]
+        at = max(soon[-most] + interval if len(soon) >= most else now, now) + MARGIN_S
+        self.promised.append(at)
+        return at
+
+    def _expire(self, interval: float, now: float) -> None:
+        while self.starts and self.starts[0] + interval <= now:
+            self.starts.popleft()
+        while self.promised and self.promised[0] <= now:
+            self.promised.popleft()
+
+
+class Rates:
+    """The rate limits of a queue, and what counts for them."""
+
+    __slots__ = ("_begun", "_each", "_values", "_whole", "has_changes", "is_known", "limit")
+
+    def __init__(self, limit: RateLimit) -> None:
+        self.limit = limit
+        self._whole = Window()
+        self._each: dict[str, Window] = {}
+        self._values: dict[int, str] = {}  # of jobs in hand that count for one
+        self._begun: set[int] = set()  # jobs in hand that have started
+        self.is_known = False  # what former owners of the group started
+        self.has_changes = False  # since it was written down
+
+    def set_limit(self, limit: RateLimit) -> None:
+        """Go by another limit; starts for the values of another attribute are forgotten."""
+        if limit.by != self.limit.by:
+            self._each.clear()
+            self._values.clear()
+        self.limit = limit
+
+    def took_over(self, starts: Mapping[str, Sequence[float]], now: float) -> None:
+        """Learn what was started before we served the group: ages in seconds, by value, "" in all."""
+        self.is_known = True
+        for value, ages in starts.items():
+            window = self._each.setdefault(value[1:], Window()) if value else self._whole
+            window.starts = deque(sorted([*window.starts, *(now - age for age in ages)]))
+
+    def forget(self) -> None:
+        """Forget all starts: another daemon serves the group."""
+        self._whole, self.is_known, self.has_changes = Window(), False, False
+        self._each.clear()
+        self._values.clear()
+        self._begun.clear()
+
+    def room(self, in_hand: int, now: float) -> int | None:
+        """Return how many jobs may be claimed beside those in hand; None for any number."""
+        if not self.limit.rate:
+            return None
+        self._whole.unstarted = in_hand - len(self._begun)
+        return self._whole.room(self.limit.rate, self.limit.interval, now)
+
+    def next_at(self, now: float) -> float:
+        """Return when there is room again, NEVER if there is some, or if that is not a matter of time."""
+        if not self.limit.rate or self._whole.room(self.limit.rate, self.limit.interval, now):
+            return NEVER
+        return self._whole.next_at(self.limit.interval)
+
+    def admit(self, pk: int, value: str, now: float) -> float | None:
+        """Count a job that was claimed for its value; if that is at its limit, return when to try again."""
+        most, interval = self.limit.each, self.limit.interval
+        window = self._each.setdefault(value, Window())
+        if not window.room(most, interval, now):
+            return window.promise(most, interval, now)
+        window.unstarted += 1
+        self._values[pk] = value
+        return None
+
+    def began(self, pk: int, now: float) -> None:
+        """Count the start of a job; not a second time while its agent has it."""
+        if pk in self._begun:
+            return
+        self.has_changes = True
+        self._begun.add(pk)
+        self._whole.began(now)
+        if (window := self._window(pk)) is not None:
+            window.unstarted -= 1
+            window.began(now)
+
+    def put_back(self, pk: int) -> None:
+        """Note that a job that was given to an agent waits for another: it starts once more."""
+        if pk in self._begun:
+            self._begun.remove(pk)
+            if (window := self._window(pk)) is not None:
+                window.unstarted += 1
+
+    def ended(self, pk: int) -> None:
+        """Note that a job is in hand no more."""
+        window = self._window(pk)
+        if pk in self._begun:
+            self._begun.remove(pk)
+        elif window is not None:
+            window.unstarted -= 1
+        self._values.pop(pk, None)
+
+    def shown(self, now: float) -> Iterator[dict[str, Any]]:
+        """Yield what is to be written down: the ages of starts, in all and by value, and when there is room again."""
+        self.has_changes = False
+        interval = self.limit.interval
+        for value, window in [("", self._whole), *((f"={name}", each) for name, each in self._each.items())]:
+            room = window.room(self.limit.each if value else self.limit.rate, interval, now)
+            ages = [round(now - at, 3) for at in window.starts]
+            yield {"value": value, "ages": ages, "next": None if room or not ages else interval - ages[0]}
+        for name in [name for name, each in self._each.items() if not (each.starts or each.unstarted or each.promised)]:
+            del self._each[name]
+
+    def _window(self, pk: int) -> Window | None:
+        value = self._values.get(pk)
+        return None if value is None else self._each.get(value)

@@ -1,0 +1,98 @@
+"""Rate limits of queues under the real daemon: how many jobs start, what `why` says, and that a restart keeps count."""
+
+import time
+from signal import SIGKILL, SIGTERM
+
+import pytest
+
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon
+from tests.integration.puppets import LOCAL, puppet
+
+LONG_S = 1000
+
+
+def limited(**keys: object) -> str:
+    """Return a configuration with a queue that has these limits."""
+    values = {"rate_interval": LONG_S} | keys
+    queue = "".join(f"{key} = {value!r}\n" for key, value in values.items())
+    return LOCAL + puppet(slots=4) + f"[queues.q]\n{queue}"
+
+
+def queue(daemon: Daemon, *, role: str = "drover_frontend", **columns: object) -> int:
+    """Queue a job that does nothing."""
+    return daemon.insert(jq_type="puppet", jq_args="true", role=role, **{"jq_queue": "q", **columns})
+
+
+def states(daemon: Daemon, *pks: int) -> list[str]:
+    return [daemon.value("select jq_state::text from drover.jobqueue where jq_pk = %s", pk) for pk in pks]
+
+
+def noted(daemon: Daemon, value: str = "") -> bool:
+    """Say whether a start is written down, so that another daemon knows of it."""
+    query = "select count(*) from drover.queue_start where start_value = %s"
+    return bool(daemon.value(query, value))
+
+
+def test_jobs_of_a_queue_start_no_faster_than_its_rate(launch: Launch) -> None:
+    daemon = launch(limited(rate=2, rate_interval=1.0))
+    began = time.monotonic()
+    daemon.wait_all([queue(daemon) for _ in range(6)])
+    assert time.monotonic() - began >= 2.0
+
+
+def test_why_says_when_the_next_job_of_a_full_rate_starts_c25(launch: Launch) -> None:
+    daemon = launch(limited(rate=1))
+    first, second = queue(daemon), queue(daemon)
+    daemon.wait_all([first])
+    daemon.until(lambda: daemon.why(second).startswith("rate limit of queue q: 1 starts in 1000 s, next at 20"))
+    assert states(daemon, second) == ["queued"]
+
+
+def test_other_queues_go_on_beside_a_full_rate(launch: Launch) -> None:
+    daemon = launch(limited(rate=1))
+    daemon.wait_all([queue(daemon)])
+    late = queue(daemon)
+    daemon.wait_all([queue(daemon, jq_queue="default") for _ in range(3)])
+    assert states(daemon, late) == ["queued"]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_was_started_before_a_restart_counts(launch: Launch, is_killed: bool) -> None:
+    daemon = launch(limited(rate=1))
+    daemon.wait_all([queue(daemon)])
+    daemon.until(lambda: noted(daemon))
+    daemon.stop(SIGKILL if is_killed else SIGTERM)
+    again = launch(limited(rate=1))
+    late = queue(again)
+    again.wait_all([queue(again, jq_queue="default")])
+    assert states(again, late) == ["queued"]
+
+
+@pytest.mark.parametrize(
+    ("by", "full", "other"),
+    [
+        ("submitter", {}, {"role": "drover_frontend_sql"}),
+        ("data.kind", {"jq_variables": '{"kind": "a"}'}, {"jq_variables": '{"kind": "b"}'}),
+        ("type", {}, {"jq_queue": "default"}),
+    ],
+)
+def test_each_value_of_an_attribute_has_a_rate_of_its_own_t57(
+    launch: Launch, by: str, full: dict[str, object], other: dict[str, object]
+) -> None:
+    daemon = launch(limited(rate_each=1, rate_by=by))
+    daemon.wait_all([queue(daemon, **full)])
+    late = queue(daemon, **full)
+    daemon.wait_all([queue(daemon, **other)])
+    daemon.until(lambda: "rate limit of queue q: 1 starts in 1000 s with" in daemon.why(late))
+    assert daemon.why(late).startswith("waits until 20")
+    assert states(daemon, late) == ["queued"]
+
+
+def test_a_job_over_the_rate_of_its_submitter_starts_when_its_time_has_come(launch: Launch) -> None:
+    daemon = launch(limited(rate_each=1, rate_by="submitter", rate_interval=0.5))
+    began = time.monotonic()
+    pks = [queue(daemon) for _ in range(4)]
+    daemon.wait_all(pks)
+    assert time.monotonic() - began >= 1.5
+    assert daemon.value("select count(*) from drover.attempt where att_jq_fk = any (%s)", pks) == 4

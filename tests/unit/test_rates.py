@@ -1,0 +1,173 @@
+"""Rate limits: no interval has more starts than it may, and what is over goes on when there is room."""
+
+from collections import Counter
+from itertools import islice
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.model import events as e
+from scheduler.model.queue_requests import Claim, ClaimRequest, EndAndClaim, Rules
+from scheduler.model.states import NEVER
+from scheduler.policy.core import Core
+from scheduler.policy.deadlines import RATES
+from scheduler.policy.rates import RateLimit, Rates
+from tests.core_tools import make_core
+
+LIMIT = RateLimit(rate=2, interval=10.0)
+EACH = RateLimit(each=2, by="submitter", interval=10.0)
+
+
+def room(rates: Rates, now: float, in_hand: int = 0) -> int:
+    found = rates.room(in_hand, now)
+    assert found is not None
+    return found
+
+
+def test_no_more_start_in_an_interval_than_the_limit_says() -> None:
+    rates = Rates(LIMIT)
+    told = []
+    for pk, now in enumerate((0.0, 4.0)):
+        told.append(room(rates, now))
+        rates.began(pk, now)
+        rates.ended(pk)
+    told += [room(rates, now) for now in (4.0, 9.9, 10.0, 13.9, 14.0)]
+    assert told == [2, 1, 0, 0, 1, 1, 2]
+
+
+def test_what_is_claimed_and_has_not_started_counts_until_it_ends() -> None:
+    rates = Rates(LIMIT)
+    assert room(rates, 0.0, in_hand=2) == 0
+    assert room(rates, 100.0, in_hand=2) == 0
+    rates.began(1, 100.0)
+    assert room(rates, 109.0, in_hand=2) == 0
+    rates.ended(1)
+    assert [room(rates, 109.0, in_hand=1), room(rates, 109.0), room(rates, 110.0)] == [0, 1, 2]
+
+
+def test_next_room_is_when_the_first_start_is_an_interval_old() -> None:
+    rates = Rates(LIMIT)
+    assert rates.next_at(0.0) == NEVER
+    rates.began(1, 1.0)
+    rates.began(2, 3.0)
+    room(rates, 5.0, in_hand=2)
+    assert rates.next_at(5.0) == 11.0
+
+
+def test_a_job_put_back_before_it_was_worked_starts_once_more() -> None:
+    rates = Rates(LIMIT)
+    rates.began(1, 0.0)
+    rates.put_back(1)
+    assert room(rates, 5.0, in_hand=1) == 0
+    rates.began(1, 6.0)
+    assert [room(rates, 6.0, in_hand=1), room(rates, 10.0, in_hand=1), room(rates, 16.0, in_hand=1)] == [0, 1, 2]
+
+
+def test_a_start_is_counted_once_while_its_agent_has_it() -> None:
+    rates = Rates(LIMIT)
+    rates.began(1, 0.0)
+    rates.began(1, 0.1)
+    assert room(rates, 0.2, in_hand=1) == 1
+
+
+def test_each_value_has_a_limit_of_its_own_and_the_others_are_told_when() -> None:
+    rates = Rates(EACH)
+    told = [rates.admit(pk, value, 0.0) for pk, value in enumerate(["anna", "anna", "bert", "anna", "anna", "anna"])]
+    assert told == [None, None, None, 10.01, 10.01, 20.02]
+
+
+def test_starts_of_a_former_owner_count_r57() -> None:
+    rates = Rates(RateLimit(rate=2, each=1, by="submitter", interval=10.0))
+    rates.took_over({"": [8.0, 1.0], "=anna": [1.0]}, 100.0)
+    assert room(rates, 100.0) == 0
+    assert [rates.next_at(100.0), room(rates, 102.0)] == [102.0, 1]
+    assert [rates.admit(1, "anna", 102.0), rates.admit(2, "bert", 102.0)] == [109.01, None]
+
+
+def test_what_was_started_is_written_down_and_read_again() -> None:
+    rates, later = Rates(RateLimit(rate=1, each=1, by="type", interval=10.0)), Rates(LIMIT)
+    rates.admit(1, "a", 0.0)
+    rates.began(1, 1.0)
+    rows = list(rates.shown(4.0))
+    assert rows == [{"value": "", "ages": [3.0], "next": 7.0}, {"value": "=a", "ages": [3.0], "next": 7.0}]
+    later.took_over({row["value"]: row["ages"] for row in rows}, 4.0)
+    assert room(later, 4.0) == 1
+    assert not rates.has_changes
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("cbpe"), st.integers(0, 5), st.floats(0, 4)), max_size=80),
+    st.integers(1, 3),
+)
+def test_no_interval_has_too_many_starts_whatever_comes(acts: list[tuple[str, int, float]], most: int) -> None:
+    rates, now, hand, starts = Rates(RateLimit(rate=most, each=most, by="type", interval=10.0)), 0.0, {}, []
+    value_starts: list[tuple[str, float]] = []
+    for act, pk, wait in acts:
+        now += wait
+        if act == "c" and pk not in hand and room(rates, now, len(hand)) > 0:
+            if rates.admit(pk, str(pk % 2), now) is None:
+                hand[pk] = "claimed"
+        elif act == "b" and hand.get(pk) == "claimed":
+            hand[pk] = "begun"
+            rates.began(pk, now)
+            starts.append(now)
+            value_starts.append((str(pk % 2), now))
+        elif act == "p" and hand.get(pk) == "begun":
+            hand[pk] = "claimed"
+            rates.put_back(pk)
+        elif act == "e" and pk in hand:
+            del hand[pk]
+            rates.ended(pk)
+    assert all(later - first >= 10.0 for first, later in zip(starts, islice(starts, most, None), strict=False))
+    for value in Counter(value for value, _ in value_starts):
+        own = [at for name, at in value_starts if name == value]
+        assert all(later - first >= 10.0 for first, later in zip(own, islice(own, most, None), strict=False))
+
+
+# ---- in the core
+
+
+def rated(**limit: object) -> Core:
+    """Return a core whose default queue has a rate limit."""
+    core = make_core()
+    row = {"name": "default", "concurrency": None, "paused": False, "reserved": 0, "rate": {"interval": 10.0, **limit}}
+    core.handle(e.TablesRead([row], [], [], []), 0.0)
+    return core
+
+
+def claim(core: Core, *claims: tuple[int, str], now: float) -> EndAndClaim:
+    """Answer the claim of a core with these jobs and their submitters."""
+    request = core.next_request(now)
+    assert isinstance(request, EndAndClaim)
+    want = next(want for want in request.wanted if not want.urgent)
+    rows = [Claim(pk, 1, b"x", b"1n", want, Rules(submitter=name)) for pk, name in claims]
+    core.handle(e.EndedAndClaimed(rows, (), (), {}, {want: len(rows)}, 10), now)
+    return request
+
+
+def wanted(core: Core, now: float) -> list[ClaimRequest]:
+    request = core.next_request(now)
+    return list(request.wanted) if isinstance(request, EndAndClaim) else []
+
+
+def test_a_core_claims_no_more_than_may_start_and_again_when_there_is_room() -> None:
+    core = rated(rate=2)
+    assert max(want.most for want in claim(core, (1, "anna"), (2, "anna"), now=0.0).wanted) <= 2
+    assert wanted(core, 1.0) == []
+    for job in core.state.jobs.values():
+        core.state.job_began(job, core.state.slots.all[0], 3.0)
+    assert core.state.deadlines.at[RATES] == 13.0
+    queue = core.state.queues["default"]
+    assert [queue.room(at) for at in (12.9, 13.0)] == [0, 2]
+    core.tick(13.0)
+    assert core.state.may_claim
+
+
+def test_a_core_gives_back_the_jobs_of_a_value_at_its_limit_until_then() -> None:
+    core = rated(each=1, by="submitter")
+    request = claim(core, (1, "anna"), (2, "anna"), (3, "bert"), now=0.0)
+    assert all(want.detailed for want in request.wanted)
+    assert sorted(core.state.jobs) == [1, 3]
+    (row,) = core.state.outbox.saves.values()
+    assert (row.pk, row.state, row.outcome, row.retry_in) == (2, "queued", "not begun", 10.01)
+    assert row.text == "rate limit of queue default: 1 starts in 10 s with submitter 'anna'"
