@@ -16,7 +16,7 @@ from scheduler.daemon.log import log_line
 from scheduler.daemon.recovery import check_next
 from scheduler.daemon.schedule_starts import start_due
 from scheduler.daemon.verb_actions import ACTIONS, PAUSE_S, FlushPass
-from scheduler.drivers.loop import Loop, Steps
+from scheduler.drivers.loop import ConnectionLostError, Loop, Steps
 from scheduler.drivers.sql import to_json
 from scheduler.drivers.statement_runner import RefusedError
 from scheduler.drivers.system import resident_mb
@@ -235,8 +235,13 @@ class PeriodicTasks:
 
     def _show_starts(self) -> Steps[None]:
         """Write down what was started of queues with a rate limit, for the daemon that serves the group after us."""
-        if rows := self._core.report.take_changed_rates(self._loop.now):
+        if not (rows := self._core.report.take_changed_rates(self._loop.now)):
+            return
+        try:
             yield from self._ask("show_starts", rows=to_json(rows))
+        except (RefusedError, ConnectionLostError):
+            self._core.report.show_rates_again({row["queue"] for row in rows})
+            raise
 
     def _show_hosts(self) -> Steps[None]:
         try:

@@ -69,6 +69,11 @@ class Report:
         changed = {name: rates for name, rates in self._state.rated.items() if rates.has_changes}
         return [{"queue": name} | row for name, rates in changed.items() for row in rates.shown(now)]
 
+    def show_rates_again(self, queues: set[str]) -> None:
+        """Note that the starts of these queues are not written down after all."""
+        for name in queues & self._state.rated.keys():
+            self._state.rated[name].has_changes = True
+
     @property
     def vacant(self) -> list[int]:
         """The numbers of slots that are gone."""

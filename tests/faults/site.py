@@ -59,6 +59,13 @@ max_tries = 2
 tester = "probe"
 tester_timeout = 5
 """
+# A job with this variable goes there by its filter; the rate makes the daemon write down starts.
+QUEUES = """
+[queues.rated]
+filter = "data.route = 'rated'"
+rate = 1000
+rate_interval = 1
+"""
 OWNER = "select daemon from drover.scheduler_group join faults.identity on uuid = group_owner"
 ENDED = "select not exists (select from drover.jobqueue where jq_endtime is null)"
 CHECK = "select rule, pk, seq, what from faults.violation order by rule, pk, seq limit 20"
@@ -257,7 +264,7 @@ class Site:
             words = [*command, "{args}"] if kind == "exec" else command
             tables.append(agent(kind, words, **{"slots": slots, **keys}))
         tables.append(agent("cleanup", [str(CLEANUP), "--root", str(self.folder / "work")]))
-        tables.append(agent("probe", ["sh", "-c", "exit 75"], kind="exec") + CONDITIONS)
+        tables.append(agent("probe", ["sh", "-c", "exit 75"], kind="exec") + CONDITIONS + QUEUES)
         return f"[hosts.local]\nmax = {4 * slots}\n" + "".join(tables)
 
     def name(self, daemon: Daemon) -> str:
@@ -283,6 +290,7 @@ class Site:
             self._queue("line", f"stuck:long {again}", jq_max_interruptions=999)  # its policy fails it
             self._queue("free", f"sql {again}")
             self._queue("exec", f"out {again}")
+            self._queue("line", again, jq_variables='{"route": "rated"}')
             self._queue("line", "x" * BIG)
             self._edge(self._queue("line"), self._queue("exec"))
             self._queue("line", jq_delete=[self._file()])  # both ways to save an end

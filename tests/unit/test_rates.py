@@ -171,3 +171,16 @@ def test_a_core_gives_back_the_jobs_of_a_value_at_its_limit_until_then() -> None
     (row,) = core.state.outbox.saves.values()
     assert (row.pk, row.state, row.outcome, row.retry_in) == (2, "queued", "not begun", 10.01)
     assert row.text == "rate limit of queue default: 1 starts in 10 s with submitter 'anna'"
+
+
+def test_starts_that_could_not_be_written_down_are_written_with_the_next() -> None:
+    core = rated(rate=3)
+    claim(core, (1, "anna"), (2, "anna"), now=0.0)
+    core.state.job_began(core.state.jobs[1], core.state.slots.all[0], 3.0)
+    shown = core.report.take_changed_rates(4.0)
+    assert (shown, core.report.has_rate_changes) == (
+        [{"queue": "default", "value": "", "ages": [1.0], "next": None}],
+        False,
+    )
+    core.report.show_rates_again({"default", "gone"})
+    assert core.report.take_changed_rates(4.0) == shown
