@@ -10,6 +10,7 @@ from psycopg.conninfo import make_conninfo
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon
 from tests.integration.puppets import Meeting, puppet, settings
+from tests.integration.test_commands import told
 
 TYPES = "[hosts.local]\n[hosts.other]\n" + puppet(slots=8)
 INSERT = "insert into drover.jobqueue (jq_type, jq_args, jq_queue, jq_host) values ('puppet', %s, %s, %s)"
@@ -48,6 +49,7 @@ def set_quota(daemon: Daemon, **columns: object) -> None:
     names, marks = ", ".join(f"quota_{name}" for name in columns), ", ".join("%s" for _ in columns)
     query = f"insert into drover.quota ({names}) values ({marks})"
     daemon.execute(query, *columns.values(), role="drover_operator")
+    told(daemon, "agent-enable puppet")  # ends when the tables have been read, so that no claim comes before
 
 
 @pytest.mark.parametrize(
