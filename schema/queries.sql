@@ -865,11 +865,12 @@ with recursive below(pk) as (
    union
   select d.jdep_jq_fk from below b join drover.jobdepends d on d.jdep_jq_depends_fk between b.pk and b.pk),
 whose as materialized (
-  select jq_submitter as name, drover.may_command(jq_submitter) as is_operator
+  select drover.wards(jq_submitter) as wards, drover.may_command(jq_submitter) as is_operator
     from drover.jobqueue where jq_pk = :command::bigint),
 wanted as materialized (
   select j.jq_pk from below b join drover.jobqueue j on j.jq_pk between b.pk and b.pk cross join whose
-   where j.jq_state = 'held' and j.jq_mode = 'background' and (whose.is_operator or j.jq_submitter = whose.name)),
+   where j.jq_state = 'held' and j.jq_mode = 'background'
+     and (whose.is_operator or j.jq_submitter = any (whose.wards))),
 free as materialized (
   select jq_pk from drover.jobqueue
    where jq_pk = any (array(select jq_pk from wanted)) and jq_state = 'held' and {{holds_lease}}

@@ -139,8 +139,10 @@ grant select (jq_pk, jq_name) on drover.jobqueue to drover_frontend, drover_fron
 grant select (job_pk, job_name, job_hidden) on drover.job to drover_frontend, drover_frontend_sql;
 grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup,
   drover.my_item_failure, drover.my_graph, drover.my_jobd, drover.my_job_groups, drover.my_jobdepends,
-  drover.my_blocked
+  drover.my_blocked, drover.our_jobs, drover.our_log, drover.our_output, drover.our_why
   to drover_frontend, drover_frontend_sql;
+grant execute on function drover.fellows(), drover.shared_jobs(), drover.job_share(bigint, name, boolean)
+  to drover_frontend, drover_frontend_sql, drover_operator;
 -- Which schedulers, queues and hosts there are: a front-end may read it before it inserts a job.
 grant select on drover.migration, drover.queue, drover.host, drover.scheduler, drover.scheduler_group,
   drover.size_limit, drover.condition
@@ -163,7 +165,8 @@ grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_resubmit_of
               jq_urgent, jq_priority, jq_not_before, jq_not_after, jq_max_interruptions, jq_retries, jq_timeout,
               jq_unique_key, jq_delete, jq_mode, jq_state, jq_msq, jq_runonpfile, jq_key, jq_repeat)
   on drover.jobqueue to drover_operator;
-grant insert, update, delete on drover.placement, drover.quota to drover_operator;
+grant insert, update, delete on drover.placement, drover.quota, drover.tenant, drover.tenant_queue
+  to drover_operator;
 grant update (limit_bytes) on drover.size_limit to drover_operator;
 -- What a schedule queues is inserted by the scheduler, in the name of the role that added it.
 grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_catch_up,
@@ -211,7 +214,7 @@ grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, d
   drover.item_failure, drover.command_ack to drover_scheduler;
 grant execute on function drover.settle(bigint[], bigint, integer, boolean), drover.announce(bigint[], text[]),
   drover.json_bytes(jsonb), drover.is_over(text), drover.texts(jsonb), drover.roles_of(name),
-  drover.block_of(bigint) to drover_scheduler;
+  drover.block_of(bigint), drover.wards(name) to drover_scheduler;
 -- Removes jobs that ended long ago; drover_scheduler may remove none by itself.
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint),
   drover.prune(jsonb, integer, text, bigint) to drover_scheduler;

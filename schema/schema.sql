@@ -151,6 +151,7 @@ declare
   given   text := drover.word(words, 1);
   rest    text[] := (regexp_split_to_array(btrim(words, E' \t\n\r'), E'[ \t\n\r]+'))[2:];
   entry   drover.verb;
+  wards   name[];
   wrong   text;
   pk      bigint;
 begin
@@ -164,9 +165,10 @@ begin
   elsif not is_free and cardinality(rest) = 0 then
     raise exception '% of which job: a number or a jq_name is missing', given using errcode = 'invalid_parameter_value';
   elsif not is_free then
+    wards := drover.wards();
     select w into wrong from unnest(rest) with ordinality as u(w, n)
      where (n = 1 or (n - 1) % nullif(entry.verb_job_every, 0) = 0)
-       and not exists (select from jobqueue where jq_submitter = session_user
+       and not exists (select from jobqueue where jq_submitter = any (wards)
                           and (jq_pk = case when w ~ '^[0-9]{1,18}$' then w::bigint end or jq_name = w))
      order by n limit 1;
     if found then
@@ -471,14 +473,16 @@ declare
   named    text := drover.condition_of(job.jq_endtext);
   in_group text := coalesce((select queue_group from queue where queue_name = job.jq_queue), 'default');
   policy   recovery_policy;
+  tenant   text := case when not starts_with(named, 'quota:') then drover.tenant_of(job.jq_submitter) end;
   entered  bigint;
 begin
   select * into policy from recovery_policy
    where policy_group = in_group and policy_condition in (named, '*')
      and (policy_types = '{}' or job.jq_type = any (policy_types))
    order by policy_condition = '*', policy_types = '{}', policy_name = '', policy_name limit 1;
-  insert into recovery as r (recovery_group, recovery_condition, recovery_policy, recovery_text, recovery_next)
-  values (in_group, named, coalesce(policy.policy_name, ''), job.jq_endtext,
+  insert into recovery as r (recovery_group, recovery_tenant, recovery_condition, recovery_policy, recovery_text,
+                             recovery_next)
+  values (in_group, tenant, named, coalesce(policy.policy_name, ''), job.jq_endtext,
           now() + make_interval(secs => coalesce((policy.policy_rules #>> '{steps,0,1}')::float8, 60)))
   on conflict (recovery_group, coalesce(recovery_tenant, ''), recovery_condition, recovery_policy) do update
     set recovery_text = excluded.recovery_text, recovery_came = r.recovery_came + 1
@@ -501,6 +505,34 @@ CREATE FUNCTION drover.escape(value text) RETURNS text
                 else c end, '' order by n), '')
     from string_to_table(value, null) with ordinality as t(c, n)
 $_$;
+
+CREATE FUNCTION drover.expect_tenants() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    SET lock_timeout TO '1500ms'
+    AS $$
+declare
+  is_wanted boolean := exists (select from tenant);
+  is_on     boolean;
+begin
+  perform pg_advisory_xact_lock(hashtextextended('drover.expect_tenants', 0));
+  select tgenabled <> 'D' into is_on from pg_catalog.pg_trigger
+   where tgrelid = 'drover.jobqueue'::regclass and tgname = 'jobqueue_tenant';
+  if is_wanted and not is_on then
+    alter table drover.jobqueue enable trigger jobqueue_tenant;
+  elsif is_on and not is_wanted then
+    alter table drover.jobqueue disable trigger jobqueue_tenant;
+  end if;
+  return null;
+end $$;
+
+CREATE FUNCTION drover.fellows() RETURNS name[]
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select drover.members_of(
+    session_user, array(select tenant_name from tenant where drover.is_member(session_user, tenant_name::name)))
+$$;
 
 CREATE FUNCTION drover.filter_sql(tree jsonb, zone text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE
@@ -629,6 +661,15 @@ $$;
 CREATE FUNCTION drover.is_claimed_by_record(job drover.jobqueue) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((NOT (job).jq_msq) AND ((job).jq_rescued = 0) AND ((job).jq_unique_key IS NULL) AND ((job).jq_not_after IS NULL));
+
+CREATE FUNCTION drover.is_member(who name, of_role name) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select exists (
+    select from pg_catalog.pg_roles m join pg_catalog.pg_roles r on r.rolname = of_role
+     where m.rolname = who and (m.oid = r.oid or not m.rolsuper and pg_has_role(m.oid, r.oid, 'member')))
+$$;
 
 CREATE FUNCTION drover.is_over(what text) RETURNS boolean
     LANGUAGE sql STABLE
@@ -789,6 +830,23 @@ begin
   select drover.job_named(child), jq_pk from unnest(drover.names(settings -> 'rjm_blocks')) as child;
 end $_$;
 
+CREATE FUNCTION drover.job_share(pk bigint, role name, shared boolean DEFAULT true) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  if not exists (select from jobqueue where jq_pk = pk and jq_type <> 'command'
+                    and (jq_submitter = session_user or drover.may_command())) then
+    raise exception 'job % is not yours', coalesce(pk::text, '?') using errcode = 'insufficient_privilege';
+  elsif not exists (select from pg_catalog.pg_roles where rolname = role) then
+    raise exception 'no role %', quote_nullable(role) using errcode = 'undefined_object';
+  elsif shared then
+    insert into share values (pk, role) on conflict do nothing;
+  else
+    delete from share where share_jq_fk = pk and share_with = role;
+  end if;
+end $$;
+
 CREATE FUNCTION drover.json_bytes(value jsonb) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -857,6 +915,20 @@ begin
   return new;
 end $$;
 
+CREATE FUNCTION drover.limit_group_tenant() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  if exists (select from pg_catalog.pg_roles where rolname = new.job_tenant)
+     and not (drover.is_member(session_user, new.job_tenant::name) or drover.may_command()
+              or drover.is_scheduler()) then
+    raise exception '% is no member of tenant %', session_user, quote_literal(new.job_tenant)
+      using errcode = 'insufficient_privilege';
+  end if;
+  return new;
+end $$;
+
 CREATE FUNCTION drover.limit_job() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -867,6 +939,27 @@ begin
     array[octet_length(new.jq_args), drover.json_bytes(new.jq_variables), octet_length(new.jq_name), octet_length(new.jq_unique_key),
           octet_length(new.jq_runonpfile), octet_length(new.jq_key)])
     where new.jq_type <> 'cleanup';
+  return new;
+end $$;
+
+CREATE FUNCTION drover.limit_tenant() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  owner text;
+begin
+  if drover.is_scheduler() then
+    return new;  -- for schedules and the like, which operators made
+  elsif new.jq_queue = 'default' and new.jq_host is null then
+    new.jq_queue := coalesce(
+      (select tenant_queue from tenant where tenant_name = drover.tenant_of(session_user)), 'default');
+  end if;
+  select tq_tenant into owner from tenant_queue where tq_queue = new.jq_queue;
+  if owner is not null and not drover.is_member(session_user, owner::name) and not drover.may_command() then
+    raise exception 'queue % belongs to a tenant, and % is no member of it', new.jq_queue, session_user
+      using errcode = 'insufficient_privilege';
+  end if;
   return new;
 end $$;
 
@@ -965,6 +1058,17 @@ CREATE FUNCTION drover.may_share() RETURNS boolean
      where not scheduler_takes_shared)
 $$;
 
+CREATE FUNCTION drover.members_of(who name, tenants text[]) RETURNS name[]
+    LANGUAGE sql STABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select array(
+    select who union
+    select m.rolname from pg_catalog.pg_roles r
+      join pg_catalog.pg_roles m on m.oid = r.oid or not m.rolsuper and pg_has_role(m.oid, r.oid, 'member')
+     where r.rolname = any (tenants))
+$$;
+
 CREATE FUNCTION drover.moved() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -1028,11 +1132,16 @@ CREATE FUNCTION drover.need_group() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     AS $$
+declare
+  owner name;
 begin
-  perform from job where job_pk = new.jq_job_fk for key share;
+  select job_user into owner from job where job_pk = new.jq_job_fk for key share;
   if not found then
     raise exception 'no job group has job_pk %', new.jq_job_fk
       using errcode = 'foreign_key_violation', constraint = 'jobqueue_jq_job_fk_fkey';
+  elsif owner <> session_user and not (owner = any (drover.fellows()) or drover.may_command()
+                                       or drover.is_scheduler()) then
+    raise exception 'job group % is not yours', new.jq_job_fk using errcode = 'insufficient_privilege';
   end if;
   return null;
 end $$;
@@ -1277,6 +1386,39 @@ begin
   return new;
 end $_$;
 
+CREATE FUNCTION drover.prepare_tenant() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  if not exists (select from pg_catalog.pg_roles where rolname = new.tenant_name) then
+    raise exception 'no role %: create it, and grant it to the members', quote_nullable(left(new.tenant_name, 64))
+      using errcode = 'undefined_object';
+  elsif not exists (select from queue where queue_name = new.tenant_queue and queue_present) then
+    raise exception 'no queue %: add it first', quote_literal(left(new.tenant_queue, 64))
+      using errcode = 'undefined_object';
+  elsif exists (select from tenant_queue where tq_queue = new.tenant_queue and tq_tenant <> new.tenant_name) then
+    raise exception 'queue % belongs to another tenant', new.tenant_queue using errcode = 'check_violation';
+  end if;
+  return new;
+end $$;
+
+CREATE FUNCTION drover.prepare_tenant_queue() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  if not exists (select from queue where queue_name = new.tq_queue and queue_present) then
+    raise exception 'no queue %: add it first', quote_literal(left(new.tq_queue, 64))
+      using errcode = 'undefined_object';
+  elsif new.tq_queue = 'default' then
+    raise exception 'queue default is for all tenants' using errcode = 'check_violation';
+  elsif exists (select from tenant where tenant_queue = new.tq_queue and tenant_name <> new.tq_tenant) then
+    raise exception 'queue % is the usual one of another tenant', new.tq_queue using errcode = 'check_violation';
+  end if;
+  return new;
+end $$;
+
 CREATE FUNCTION drover.prune(before jsonb, most integer, INOUT stage text, INOUT place bigint, OUT removed bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -1482,6 +1624,7 @@ begin
   delete from log where log_jq_fk = any (jobs);
   delete from output where out_jq_fk = any (jobs);
   delete from item_failure where item_jq_fk = any (jobs);
+  delete from share where share_jq_fk = any (jobs);
   delete from command_ack where ack_jq_fk = any (jobs);
   delete from jobqueue where jq_pk = any (jobs);
   get diagnostics removed = row_count;
@@ -1569,6 +1712,15 @@ begin
   return new;
 end $$;
 
+CREATE FUNCTION drover.route_tenants() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  perform drover.install_routes() where drover.is_route_stale();
+  return null;
+end $$;
+
 CREATE FUNCTION drover.routes() RETURNS text
     LANGUAGE plpgsql STABLE
     SET search_path TO 'drover', 'pg_temp'
@@ -1578,12 +1730,13 @@ declare
   lines text := '';
 begin
   for each in
-    select queue_name, queue_group, queue_route from queue
+    select queue_name, queue_group, queue_route, tq_tenant from queue left join tenant_queue on tq_queue = queue_name
      where queue_present and queue_route ->> 'text' = queue_filter
      order by queue_priority desc, queue_group, queue_name loop
     perform now() at time zone (each.queue_route ->> 'zone');  -- refused here if there is none, not in an insert
-    lines := lines || format(E'\n  when (home = %1$L) is not false and %2$s then %3$L', each.queue_group,
-                             filter_sql(each.queue_route -> 'tree', each.queue_route ->> 'zone'), each.queue_name);
+    lines := lines || format(E'\n  when (home = %1$L) is not false and %4$s%2$s then %3$L', each.queue_group,
+                             filter_sql(each.queue_route -> 'tree', each.queue_route ->> 'zone'), each.queue_name,
+                             'drover.is_member(job.jq_submitter, ' || quote_literal(each.tq_tenant) || ') and ');
   end loop;
   return 'select case' || nullif(lines, '') || E'\n  end';
 end $_$;
@@ -1698,6 +1851,15 @@ begin
   end loop;
 end $$;
 
+CREATE FUNCTION drover.shared_jobs() RETURNS bigint[]
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select array(select share_jq_fk from share
+                where share_with = any (array(select rolname from pg_catalog.pg_roles
+                                               where drover.is_member(session_user, rolname))))
+$$;
+
 CREATE FUNCTION drover.show_all_in_hand() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -1811,6 +1973,13 @@ CREATE FUNCTION drover.takes_priority(letters text, priority text) RETURNS boole
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (letters IS NULL) THEN true WHEN (strpos(letters, '-'::text) = 0) THEN (strpos(letters, "left"(priority, 1)) > 0) ELSE (EXISTS (SELECT FROM unnest(string_to_array(takes_priority.letters, ','::text)) each(each) WHERE (((takes_priority.priority COLLATE "C") >= split_part(each.each, '-'::text, 1)) AND ((takes_priority.priority COLLATE "C") < split_part(each.each, '-'::text, 2))))) END;
 
+CREATE FUNCTION drover.tenant_of(who name) RETURNS text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select min(tenant_name) from tenant where drover.is_member(who, tenant_name::name)
+$$;
+
 CREATE FUNCTION drover.texts(variables jsonb) RETURNS json
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     AS $$
@@ -1831,6 +2000,16 @@ begin
   perform drover.notify(tg_argv[0], '');
   return null;
 end $$;
+
+CREATE FUNCTION drover.wards(who name DEFAULT SESSION_USER) RETURNS name[]
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select drover.members_of(who, array(
+    select tenant_name from tenant
+      join pg_catalog.pg_roles t on t.rolname = tenant_name join pg_catalog.pg_roles w on w.rolname = who
+     where t.oid = w.oid or not w.rolsuper and pg_has_role(w.oid, t.oid, 'member with admin option')))
+$$;
 
 CREATE FUNCTION drover.withdraw(job drover.jobqueue) RETURNS void
     LANGUAGE plpgsql
@@ -3012,6 +3191,102 @@ CREATE VIEW drover.my_why WITH (security_barrier='true') AS
      JOIN drover.jobqueue j ON ((j.jq_pk = w.jq_pk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
+CREATE VIEW drover.our_jobs WITH (security_barrier='true') AS
+ SELECT jobs.jq_pk,
+    jobs.jq_job_fk,
+    jobs.jq_name,
+    jobs.jq_type,
+    jobs.jq_args,
+    jobs.jq_variables,
+    jobs.jq_msq,
+    jobs.jq_runonpfile,
+    jobs.jq_host,
+    jobs.jq_key,
+    jobs.jq_tolerate,
+    jobs.jq_repeat,
+    jobs.jq_queue,
+    jobs.jq_urgent,
+    jobs.jq_priority,
+    jobs.jq_not_before,
+    jobs.jq_not_after,
+    jobs.jq_wait_until,
+    jobs.jq_expires_at,
+    jobs.jq_live_key,
+    jobs.jq_max_interruptions,
+    jobs.jq_retries,
+    jobs.jq_timeout,
+    jobs.jq_unique_key,
+    jobs.jq_delete,
+    jobs.jq_mode,
+    jobs.jq_state,
+    jobs.jq_attempt,
+    jobs.jq_owner,
+    jobs.jq_schedinfo,
+    jobs.jq_interruptions,
+    jobs.jq_failures,
+    jobs.jq_rescued,
+    jobs.jq_retry_at,
+    jobs.jq_unmet,
+    jobs.jq_has_children,
+    jobs.jq_wanted,
+    jobs.jq_queued,
+    jobs.jq_starttime,
+    jobs.jq_endtime,
+    jobs.jq_endtext,
+    jobs.jq_end_bits,
+    jobs.jq_exitcode,
+    jobs.jq_signal,
+    jobs.jq_result,
+    jobs.jq_itemsprocessed,
+    jobs.jq_itemsfailed,
+    jobs.jq_itemstotal,
+    jobs.jq_checkpoint,
+    jobs.jq_elapsedtime,
+    jobs.jq_processedtime,
+    jobs.jq_expected_end,
+    jobs.jq_done_by,
+    jobs.jq_done_host,
+    jobs.jq_done_pid,
+    jobs.jq_submitter,
+    jobs.jq_resubmit_of,
+    jobs.jq_first_start,
+    jobs.jq_attempt_start,
+    jobs.jq_end_code
+   FROM drover.jobs
+  WHERE ((jobs.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])) OR (jobs.jq_pk = ANY (( SELECT drover.shared_jobs() AS shared_jobs)::bigint[])))
+  ORDER BY jobs.jq_pk DESC;
+
+CREATE VIEW drover.our_log WITH (security_barrier='true') AS
+ SELECT l.log_pk,
+    l.log_date,
+    l.log_jq_fk,
+    l.log_type,
+    l.log_host,
+    l.log_agent,
+    l.log_pid,
+    l.log_message
+   FROM (drover.log l
+     JOIN drover.our_jobs ON ((our_jobs.jq_pk = l.log_jq_fk)));
+
+CREATE VIEW drover.our_output WITH (security_barrier='true') AS
+ SELECT o.out_pk,
+    o.out_jq_fk,
+    o.out_attempt,
+    o.out_part,
+    o.out_date,
+    o.out_stream,
+    o.out_data
+   FROM (drover.output o
+     JOIN drover.our_jobs ON ((our_jobs.jq_pk = o.out_jq_fk)));
+
+CREATE VIEW drover.our_why WITH (security_barrier='true') AS
+ SELECT w.jq_pk,
+    w.jq_type,
+    w.jq_state,
+    w.reason
+   FROM (drover.why w
+     JOIN drover.our_jobs j ON ((j.jq_pk = w.jq_pk)));
+
 ALTER TABLE drover.output ALTER COLUMN out_pk ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME drover.output_out_pk_seq
     START WITH 1
@@ -3096,10 +3371,25 @@ CREATE TABLE drover.scheduler (
     scheduler_takes_shared boolean DEFAULT false NOT NULL
 );
 
+CREATE TABLE drover.share (
+    share_jq_fk bigint NOT NULL,
+    share_with name NOT NULL
+);
+
 CREATE TABLE drover.size_limit (
     limit_column text NOT NULL,
     limit_bytes integer NOT NULL,
     CONSTRAINT size_limit_limit_bytes_check CHECK (((limit_bytes >= 65536) AND (limit_bytes <= 16777216)))
+);
+
+CREATE TABLE drover.tenant (
+    tenant_name text NOT NULL,
+    tenant_queue text DEFAULT 'default'::text NOT NULL
+);
+
+CREATE TABLE drover.tenant_queue (
+    tq_queue text NOT NULL,
+    tq_tenant text NOT NULL
 );
 
 CREATE TABLE drover.verb (
@@ -3195,8 +3485,17 @@ ALTER TABLE ONLY drover.scheduler
 ALTER TABLE ONLY drover.scheduler_status
     ADD CONSTRAINT scheduler_status_pkey PRIMARY KEY (status_scheduler, status_slot);
 
+ALTER TABLE ONLY drover.share
+    ADD CONSTRAINT share_pkey PRIMARY KEY (share_jq_fk, share_with);
+
 ALTER TABLE ONLY drover.size_limit
     ADD CONSTRAINT size_limit_pkey PRIMARY KEY (limit_column);
+
+ALTER TABLE ONLY drover.tenant
+    ADD CONSTRAINT tenant_pkey PRIMARY KEY (tenant_name);
+
+ALTER TABLE ONLY drover.tenant_queue
+    ADD CONSTRAINT tenant_queue_pkey PRIMARY KEY (tq_queue);
 
 ALTER TABLE ONLY drover.verb
     ADD CONSTRAINT verb_pkey PRIMARY KEY (verb_name);
@@ -3241,9 +3540,13 @@ CREATE INDEX schedule_computed ON drover.schedule USING btree (schedule_computed
 
 CREATE INDEX schedule_due ON drover.schedule USING btree (schedule_due) WHERE schedule_enabled;
 
+CREATE INDEX share_by_role ON drover.share USING btree (share_with);
+
 CREATE TRIGGER job_keep_group AFTER DELETE ON drover.job FOR EACH ROW EXECUTE FUNCTION drover.keep_group();
 
 CREATE TRIGGER job_limit BEFORE INSERT ON drover.job FOR EACH ROW WHEN (((octet_length(new.job_name) > 2000) OR (octet_length(new.job_tenant) > 2000) OR (new.job_data IS NOT NULL))) EXECUTE FUNCTION drover.limit_group();
+
+CREATE TRIGGER job_tenant_is_own BEFORE INSERT ON drover.job FOR EACH ROW WHEN (((new.job_tenant IS NOT NULL) AND (octet_length(new.job_tenant) < 64))) EXECUTE FUNCTION drover.limit_group_tenant();
 
 CREATE TRIGGER jobdepends_add AFTER INSERT ON drover.jobdepends REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION drover.add_edges();
 
@@ -3277,6 +3580,10 @@ CREATE TRIGGER jobqueue_route BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN
 
 ALTER TABLE drover.jobqueue DISABLE TRIGGER jobqueue_route;
 
+CREATE TRIGGER jobqueue_tenant BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN ((new.jq_type <> ALL (ARRAY['command'::text, 'cleanup'::text]))) EXECUTE FUNCTION drover.limit_tenant();
+
+ALTER TABLE drover.jobqueue DISABLE TRIGGER jobqueue_tenant;
+
 CREATE TRIGGER jobqueue_wake_due AFTER INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_wait_until IS NOT NULL) OR (new.jq_not_after IS NOT NULL))) EXECUTE FUNCTION drover.wake('drover_due');
 
 CREATE TRIGGER placement_wake AFTER INSERT OR DELETE OR UPDATE ON drover.placement FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
@@ -3291,6 +3598,14 @@ CREATE TRIGGER schedule_wake AFTER INSERT OR UPDATE OF schedule_at, schedule_eve
 
 CREATE TRIGGER scheduler_group_taken_by_older AFTER UPDATE OF group_owner ON drover.scheduler_group FOR EACH ROW WHEN ((new.group_owner IS DISTINCT FROM old.group_owner)) EXECUTE FUNCTION drover.show_all_in_hand();
 
+CREATE TRIGGER tenant_is_expected AFTER INSERT OR DELETE ON drover.tenant FOR EACH STATEMENT EXECUTE FUNCTION drover.expect_tenants();
+
+CREATE TRIGGER tenant_prepare BEFORE INSERT OR UPDATE ON drover.tenant FOR EACH ROW EXECUTE FUNCTION drover.prepare_tenant();
+
+CREATE TRIGGER tenant_queue_prepare BEFORE INSERT OR UPDATE ON drover.tenant_queue FOR EACH ROW EXECUTE FUNCTION drover.prepare_tenant_queue();
+
+CREATE TRIGGER tenant_queue_route AFTER INSERT OR DELETE OR UPDATE ON drover.tenant_queue FOR EACH STATEMENT EXECUTE FUNCTION drover.route_tenants();
+
 ALTER TABLE ONLY drover.blocked
     ADD CONSTRAINT blocked_blocked_recovery_fkey FOREIGN KEY (blocked_recovery) REFERENCES drover.recovery(recovery_pk);
 
@@ -3302,3 +3617,6 @@ ALTER TABLE ONLY drover.jobdepends
 
 ALTER TABLE ONLY drover.schedule_start
     ADD CONSTRAINT schedule_start_start_schedule_fkey FOREIGN KEY (start_schedule) REFERENCES drover.schedule(schedule_name) ON DELETE CASCADE;
+
+ALTER TABLE ONLY drover.tenant_queue
+    ADD CONSTRAINT tenant_queue_tq_tenant_fkey FOREIGN KEY (tq_tenant) REFERENCES drover.tenant(tenant_name) ON UPDATE CASCADE ON DELETE CASCADE;
