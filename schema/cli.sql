@@ -358,6 +358,18 @@ select 'type ' || a.agent_type, now() - a.agent_blocked_since,
    and not starts_with(coalesce(a.agent_reason, ''), 'no connection')  -- of which connections_failed warns
  order by a.agent_type
 
+-- name: hosts_down
+select 'host ' || h.host_name, null::interval,
+       'host ' || h.host_name || ' cannot be reached, next attempt ' || date_trunc('second', h.host_down_until)
+         || ': ' || h.host_reason || '; jobs that wait: ' || jobs
+  from drover.host h,
+       lateral (select count(*) as jobs from drover.jobqueue
+                 where jq_host = h.host_name and jq_state in ('queued', 'claimed', 'running', 'blocked')) w
+ where h.host_group = :group and h.host_present and h.host_enabled
+   and h.host_down_until > now() - interval '1 minute' and h.host_reason <> 'it is being reached'
+   and exists (select from drover.scheduler_group where group_name = :group and group_lease_until > now())
+ order by h.host_name
+
 -- name: no_more_agents
 select 'scheduler', null::interval, shortage
   from drover.scheduler_group join drover.scheduler_status on status_scheduler = group_owner and status_slot = -1,

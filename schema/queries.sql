@@ -1013,12 +1013,44 @@ select r.recovery_pk, recovery_condition, recovery_tries, recovery_came,
   left join drover.recovery_policy usual on (usual.policy_group, usual.policy_name) = (recovery_group, '')
   left join drover.jobqueue t on t.jq_pk between recovery_tester and recovery_tester
 
--- name: quotas_have_room
--- Let the jobs that are blocked on quotas, whose conditions begin with these names, be looked at now.
+-- name: check_now
+-- Let these conditions be checked now; a name that ends with a colon is the beginning of several.
 update drover.recovery set recovery_next = now()
  where recovery_group = :group::text and recovery_next > now()
-   and exists (select from unnest(:names::text[]) as name where starts_with(recovery_condition, name))
+   and exists (
+     select from unnest(:names::text[]) as name
+      where recovery_condition = name or (name like '%:' and starts_with(recovery_condition, name)))
    and exists (select from drover.scheduler_group where {{owns_group}})
+
+-- name: stop_unstartable
+-- Block or fail jobs of a type in the queue that ask for a host, '' is none, up to `most`: they cannot start. Return
+-- how many, and the parents among those that failed. No row: none.
+with picked as materialized (
+  select j.jq_pk from drover.jobqueue j
+   where j.jq_pk = any (array(
+           select pk from drover.queue
+             join drover.claimable on claim_type = :type::text and claim_queue = queue_name and claim_host = :host::text
+            cross join lateral unnest(coalesce(claim_jobs, array[claim_first])) as pk
+            where queue_group = :group::text
+            limit :most::integer))
+     and jq_state = 'queued' and {{is_free}} and {{holds_lease}}
+   order by j.jq_pk
+     for no key update skip locked),
+stopped as (
+  update drover.jobqueue j
+     set jq_state = :state::drover.job_state, jq_endtext = :text::text, jq_wait_until = null,
+         jq_starttime = case when :state::text = 'failed' then coalesce(jq_first_start, now()) else jq_starttime end,
+         jq_endtime = case when :state::text = 'failed' then now() end,
+         jq_end_bits = case when :state::text = 'failed' then 2 else jq_end_bits end
+    from picked where j.jq_pk between picked.jq_pk and picked.jq_pk
+  returning j.jq_pk, j.jq_has_children),
+told as (
+  insert into drover.log (log_jq_fk, log_type, log_message)
+  select jq_pk, case when :state::text = 'failed' then 'ERROR' else 'WARNING' end, :text::text from stopped),
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg(:state::text)) from stopped having count(*) > 0)
+select count(*), string_agg(jq_pk::text, ',') filter (where jq_has_children and :state::text = 'failed')
+  from stopped left join announced on true having count(*) > 0
 
 -- fragment: recovery
 -- The condition whose check is carried out, locked, as it was read, if we hold the lease.

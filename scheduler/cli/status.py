@@ -59,6 +59,7 @@ OF_GROUP: Final = (  # the worst first
     Check("no scheduler", "no_scheduler", "start one with drover run"),
     Check("agents failed", "agents_failed",
           "look at drover log and the agent; try it at once: drover agent enable TYPE"),
+    Check("host down", "hosts_down", "look at the host and the network; it is tried again by itself"),
     Check("no more agents", "no_more_agents", "raise the limit that is named, or run fewer agents: max of the host"),
     Check("refused", "statements_refused",
           "mend it in the database; the scheduler tries again, and goes on by itself"),

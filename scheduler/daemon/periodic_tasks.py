@@ -13,7 +13,7 @@ from typing import Any, Final
 from scheduler.daemon.commands import Ask, Commands, Context, DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.log import log_line
-from scheduler.daemon.recovery import check_next
+from scheduler.daemon.recovery import PIECE, check_next
 from scheduler.daemon.schedule_starts import start_due
 from scheduler.daemon.verb_actions import ACTIONS, PAUSE_S, FlushPass
 from scheduler.drivers.loop import ConnectionLostError, Loop, Steps
@@ -25,8 +25,10 @@ from scheduler.model.events import Woken
 from scheduler.model.states import NEVER, LeaseState
 from scheduler.policy.core import Core
 from scheduler.policy.serving import Lease
+from scheduler.policy.start_failures import StartFailure
 
 LOCKED_S: Final = 1.0  # until a row that is locked is tried again
+STARTS_S: Final = 5.0  # between two looks for jobs that cannot start
 STATUS_GAP_S: Final = 1.0  # between two statements that show changes
 DUE_GAP_S: Final = 0.2  # between two statements for due rows
 SLOW_S: Final = 1.0  # a statement that took longer is worth a warning
@@ -58,6 +60,7 @@ class PeriodicTasks:
             "tables": self.context.follow_tables,
             "due": self._release_due,
             "recovery": self._check_conditions,
+            "starts": self._stop_unstartable,
             "schedules": self._start_schedules,
             "rescan": self._rescan,
             "rescue": self.give_back_lost,
@@ -72,7 +75,7 @@ class PeriodicTasks:
     def set_timers(self, timers: Scheduler) -> None:
         """Go on with another configuration."""
         self._timers = timers
-        for task in ("tables", "all", "flush"):
+        for task in ("tables", "all", "flush", "starts"):
             self.bring_forward(task)
 
     # ---- when each is due
@@ -84,7 +87,7 @@ class PeriodicTasks:
     def all_due(self, rescan_s: float = inf) -> None:
         """Make all tasks due: we serve, and know nothing. The first rescan comes after so many seconds at most."""
         now = self._loop.now
-        at_once = dict.fromkeys(("read commands", "tables", "due", "recovery", "all", "flush"), now)
+        at_once = dict.fromkeys(("read commands", "tables", "due", "recovery", "starts", "all", "flush"), now)
         rescan = {"rescan": now + min(rescan_s, self._timers.rescan)}
         self._due = dict.fromkeys(self._tasks, NEVER) | at_once | rescan
         self._core.report.show_hosts_again()
@@ -149,10 +152,28 @@ class PeriodicTasks:
 
     def _check_conditions(self) -> Steps[None]:
         self._due_in("recovery", self._timers.rescan)  # if it is refused, or a notification was lost
-        if names := self._core.quotas_with_room():
-            yield from self._ask("quotas_have_room", names=names)
+        if names := self._core.cleared_conditions():
+            yield from self._ask("check_now", names=names)
         if (seconds := (yield from check_next(self.context))) is not None:
             self._due_in("recovery", max(DUE_GAP_S, seconds))
+
+    def _stop_unstartable(self) -> Steps[None]:
+        """Block or fail waiting jobs that cannot start, where their type says so; and let go those that can again."""
+        if not self._core.has_start_policies:
+            return
+        self._due_in("starts", min(STARTS_S, self._timers.rescan))
+        for each in self._core.start_failures(self._loop.now):
+            yield from self._stop_jobs(each)
+        if names := self._core.cleared_conditions():
+            yield from self._ask("check_now", names=names)
+            self._due_in("recovery", 0.0)
+
+    def _stop_jobs(self, each: StartFailure) -> Steps[None]:
+        values = {"type": each.type, "host": each.host, "state": each.state, "text": each.text}
+        for count, parents in (yield from self._ask("stop_unstartable", most=PIECE, **values)):
+            log_line("warning", f"{text_of(count)} jobs that wait are {each.state}: {each.text}")
+            self.context.settle_listed(parents)
+            self._due_in("starts", DUE_GAP_S)  # there may be more
 
     def _start_schedules(self) -> Steps[None]:
         seconds = yield from start_due(self._ask)
@@ -244,6 +265,7 @@ class PeriodicTasks:
             raise
 
     def _show_hosts(self) -> Steps[None]:
+        self._due_in("starts", 0.0)
         try:
             yield from self._ask("show_hosts", rows=to_json(self._core.report.take_changed_hosts(self._loop.now)))
         except RefusedError:

@@ -43,7 +43,9 @@ def check_next(context: Context) -> Steps[float | None]:
     if pk is None:
         return float(seconds or 0)
     seen = read_condition(cells)
-    step = context.core.state.quotas.step(seen) if seen.name.startswith(CONDITION) else decide(seen)
+    step = (
+        context.core.state.quotas.step(seen) if seen.name.startswith(CONDITION) else decide(context.core.answered(seen))
+    )
     name, values = statement_of(seen, step)
     rows = yield from context.ask(name, recovery=int(pk), tries=seen.tries, **values)
     match step:

@@ -260,6 +260,7 @@ class AgentType:
     retry_base: float | None = field(default=None, validator=attrs.validators.optional(SPAN))
     retry_max: float | None = field(default=None, validator=attrs.validators.optional(SPAN))
     retry_jitter: bool = True
+    on_start_failure: Literal["wait", "block", "fail"] = "wait"
 
     @property
     def most_lines(self) -> int:

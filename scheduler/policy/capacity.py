@@ -13,6 +13,7 @@ from scheduler.policy.run_queue import RunQueue, RunQueues, Waiting
 UNLIMITED: Final = -1
 SHORTEST_PAUSE: Final = 1.0  # seconds in which no more agents are tried on a machine that could not start one
 LONGEST_PAUSE: Final = 30.0
+WAIT: Final = "wait"  # what jobs do that cannot start, if their type says nothing else
 DISABLED: Final = "agent type disabled"
 
 
@@ -231,7 +232,7 @@ class Pool(Generic[JobT]):
         "arriving", "blocked_since", "blocked_until", "coming", "enabled", "failed_starts", "finished", "free", "idle",
         "is_auto", "is_counted", "is_exec", "is_guarded", "kind", "lacks_connection", "marking", "may_begin",
         "most_ahead", "name", "query_jobs", "queues", "rate", "rated_at", "reason", "rescued", "rests_until",
-        "row_bytes", "second_tries", "slots", "starving_since", "unread",
+        "row_bytes", "second_tries", "slots", "starving_since", "stops_jobs", "unread",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -270,8 +271,14 @@ class Pool(Generic[JobT]):
         """Go by this configuration."""
         self.kind = kind
         self.most_ahead, self.is_auto = kind.most_lines - 1, kind.window == AUTO
+        self.stops_jobs = kind.on_start_failure != WAIT
         self.queues.set_fair(kind.fair)
         self.set_counted(self.is_counted)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Say whether none of its hosts is reached and enabled."""
+        return not any(slot.host.is_open for slot in self.slots)
 
     def set_counted(self, is_counted: bool) -> None:
         """Note whether quotas count its jobs: then, as if not everybody may queue it, claims tell the submitters."""

@@ -17,10 +17,12 @@ from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
 from scheduler.model.states import CANCELLED, NEVER, RUNNING, ST_FREE
-from scheduler.policy import agent_replies, completion, intake, processes, reload, report, serving
+from scheduler.policy import agent_replies, completion, intake, processes, reload, report, serving, start_failures
 from scheduler.policy import deadlines as d
 from scheduler.policy.dispatch import dispatch
 from scheduler.policy.quotas import CONDITION
+from scheduler.policy.recovery import Condition
+from scheduler.policy.start_failures import StartFailure
 from scheduler.policy.state import State
 
 
@@ -201,9 +203,26 @@ class Core:
         pools = [pool for pool in self.state.pools.values() if name in (None, pool.name)]
         return processes.thaw(self.state, pools, now)
 
-    def quotas_with_room(self) -> list[str]:
-        """Return the conditions, or beginnings of them, of quotas with room for jobs that are blocked on them."""
-        return [CONDITION + key for key in self.state.quotas.take_with_room()]
+    def cleared_conditions(self) -> list[str]:
+        """Return the conditions that are over, or not any more as they were: of quotas with room, and of starts.
+
+        A name that ends with a colon is the beginning of several.
+        """
+        quotas = [CONDITION + key for key in self.state.quotas.take_with_room()]
+        return quotas + start_failures.take_cleared(self.state)
+
+    @property
+    def has_start_policies(self) -> bool:
+        """Say whether jobs of some type are not to wait in the queue if they cannot start, or have been blocked."""
+        return start_failures.has_policies(self.state)
+
+    def start_failures(self, now: float) -> list[StartFailure]:
+        """Return which waiting jobs cannot start and are not to wait in the queue. Those in hand go back to it."""
+        return start_failures.start_failures(self.state, now)
+
+    def answered(self, seen: Condition) -> Condition:
+        """Return a condition with our own answer, if the core has one."""
+        return start_failures.answered(self.state, seen)
 
     # ---- time
 

@@ -59,6 +59,7 @@ class State:
         self.hosts_changed = {host for host in self.hosts.values() if not host.is_up}  # since they were shown
         self.queues: dict[str, QueueState] = {}
         self.quotas = Quotas()
+        self.start_conditions: set[str] = set()  # that jobs which cannot start are blocked on, as far as we know
         self.pools: dict[str, Pool] = {}
         self.jobs: dict[int, Job] = {}
         self.trial: Job | None = None  # whose contents are read of it alone, for daemons died with it in hand

@@ -156,6 +156,7 @@ class Site:
         self._owner = psycopg.connect(database, autocommit=True)
         self._front = psycopg.connect(make_conninfo(database, user="drover_frontend_sql"))
         self._victims: list[int] = []
+        self._lost: list[int] = []
         self._owner.execute(AUDIT.read_bytes())
 
     def __enter__(self) -> "Site":
@@ -337,6 +338,19 @@ class Site:
         """Let there be a quota, with more jobs than fit, until the next order."""
         self.rows(QUOTA)
         self.queue(6, acts="nap:0.2")
+
+    def lose_job(self) -> None:
+        """Queue a job whose host cannot be reached, so that it fails; daemons without that host leave it alone."""
+        with self._front.transaction():
+            self._lost.append(self._queue("lost", jq_max_interruptions=999))
+
+    def cancel_lost(self) -> None:
+        """Cancel these jobs, those that have not failed."""
+        for (pk,) in self.rows(
+            "select jq_pk from drover.jobqueue where jq_pk = any (%s) and jq_endtime is null", self._lost
+        ):
+            self._command(f"cancel {pk}")
+        self._lost.clear()
 
     def step_down(self) -> None:
         """Order whoever serves to let another serve, if there is one."""

@@ -70,6 +70,7 @@ def live_through(site: Site, path: list[Step]) -> None:
         site.submit(plain=3)
         site.order()
         site.limit_jobs()
+        site.lose_job()
         site.step_down()
         with site.locks() as lock_more:
             site.until(

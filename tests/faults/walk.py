@@ -14,7 +14,7 @@ from scheduler.drivers.sql import load
 from scheduler.package_data import schema_dir
 from tests.faults.failpoints import LOGGED, WRITES
 from tests.faults.site import Site
-from tests.integration.daemon import Daemon
+from tests.integration.daemon import Daemon, agent
 
 # A stopped daemon's large answer: test_daemons.py. The other two go by the name of end_and_claim.
 SHOWN_ELSEWHERE = frozenset(("end_holder", "only_end", "only_claim"))
@@ -28,7 +28,9 @@ UNNAMED = (
 )  # fmt: skip
 POINTS = (*NAMED, *UNNAMED, "line.note", *sorted(WRITES))
 OFTEN = {"end_and_claim": 3, "write": 4, "renew_lease": 2, "show_status": 2, "expansion.fetch": 2}
-FAR = '[hosts.far]\ntransport = "ssh"\naddress = "127.0.0.1:1"\n'  # nobody is there
+FAR = '[hosts.far]\ntransport = "ssh"\naddress = "127.0.0.1:1"\n' + agent(  # nobody is there
+    "lost", ["true"], kind="exec", hosts=["far"], on_start_failure="fail"
+)
 LOSES = "end_and_claim:after=error@2"
 AFTER_LOSS = frozenset(("end_backend", "find_lost"))  # of the queue's connection
 AGAIN = "again:0.7"  # one that wakes finds what it was about to write in the hands of another
@@ -76,6 +78,7 @@ def walk(site: Site, path: Sequence[Step], **options: Any) -> None:
         site.order()
         _come_to(site, daemon, step)
         _fail(site, daemon, heir, step, following)
+        site.cancel_lost()
         daemon = heir
 
 
@@ -96,7 +99,7 @@ def _start(site: Site, step: Step, options: dict[str, Any]) -> Daemon:
     if step.name in STDIN_JOBS:
         line = f"line | {step.name}-{step.when} nap:1.5\n".encode()  # it is looked at while it is open
         return site.start(step.armed, options=["-I"], stdin=line, metered=False, **options)
-    if step.name == "show_hosts":
+    if step.name in ("show_hosts", "stop_unstartable"):
         options = {**options, "config": FAR + site.types(f"d{len(site.daemons) + 1}")}
     return site.start(step.armed, metered=False, **options)
 
@@ -119,8 +122,10 @@ def _come_to(site: Site, daemon: Daemon, step: Step) -> None:
         daemon.signal(SIGTERM)
     if step.name == "may_step_down":
         site.step_down()
-    if step.name == "quotas_have_room":
+    if step.name == "check_now":
         site.limit_jobs()
+    if step.name == "stop_unstartable":
+        site.lose_job()
     with site.locks() as lock_more:
 
         def comes() -> bool:

@@ -500,7 +500,7 @@ class Daemon:
     def _check_conditions(self, now: float) -> None:
         """Check the condition that is due longest, if one is."""
         if self.core.state.quotas.has_room:
-            self.sim.database.quotas_have_room(self.core.quotas_with_room(), now)
+            self.sim.database.quotas_have_room(self.core.cleared_conditions(), now)
         seen = self.sim.database.read_recovery(now)
         if not isinstance(seen, Condition):
             self.check_at = float("inf") if seen is None else now + max(0.2, seen)

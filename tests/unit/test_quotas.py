@@ -19,7 +19,7 @@ def set_quotas(core: Core, *rows: dict[str, Any], now: float = 0.0) -> None:
     core.handle(
         e.TablesRead(TABLES["queues"], [], [], [], [NOTHING | {"name": "few", "most": 1} | row for row in rows]), now
     )
-    core.quotas_with_room()
+    core.cleared_conditions()
 
 
 def in_hand(core: Core) -> list[int]:
@@ -49,7 +49,7 @@ def test_a_job_over_a_quota_is_blocked_on_it_t116() -> None:
     take(core, ANNA, ANNA)
     assert in_hand(core) == [1]
     assert core.state.outbox.saves[2].text == "blocked: quota:few:anna 1 of 1 jobs are in hand"
-    assert core.quotas_with_room() == []
+    assert core.cleared_conditions() == []
 
 
 def test_the_end_of_a_counted_job_makes_room_t116() -> None:
@@ -57,7 +57,7 @@ def test_the_end_of_a_counted_job_makes_room_t116() -> None:
     set_quotas(core, {"user": "*"})
     take(core, ANNA, ANNA)
     core.cancel(1, "not needed", 1.0)
-    assert core.quotas_with_room() == [CONDITION + "few:anna"]
+    assert core.cleared_conditions() == [CONDITION + "few:anna"]
 
 
 def test_a_job_whose_submitter_is_not_known_goes_back_when_a_quota_comes_t116() -> None:
@@ -71,8 +71,8 @@ def test_all_blocked_jobs_are_looked_at_once_when_quotas_change_t116() -> None:
     core = make_core()
     set_quotas(core, {"user": "*"})
     core.handle(e.TablesRead(TABLES["queues"], [], [], [], []), 1.0)
-    assert core.quotas_with_room() == [CONDITION]
-    assert core.quotas_with_room() == []
+    assert core.cleared_conditions() == [CONDITION]
+    assert core.cleared_conditions() == []
 
 
 def seen(*, has_jobs: bool = True) -> Condition:

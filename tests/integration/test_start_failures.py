@@ -1,0 +1,156 @@
+"""Jobs that cannot start: their type says whether they wait, are blocked, or fail."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Ask, Launch
+from tests.integration.daemon import Daemon, agent, lines, rec
+from tests.integration.ssh_tools import ALPHA, table
+from tests.integration.test_recovery import conditions, policy
+from tests.ssh.sshd import Server
+
+QUICK = "[scheduler]\nrescan = 0.3\nrespawn_count = 1\nrespawn_interval = 3600\n"
+AWAY = 'condition = "host:beta"\n'
+SLOW = AWAY + "wait = 3600\n"
+
+
+def types(record: Path, **keys: object) -> str:
+    """Return three types with the policies."""
+    policies = ("wait", "block", "fail")
+    command = ["true"] if "kind" in keys else rec(record)
+    return "".join(agent(name, command, on_start_failure=name, **keys) for name in policies)
+
+
+def insert(daemon: Daemon, *names: str, **columns: object) -> list[int]:
+    return daemon.insert_all([{"jq_type": name, "jq_args": f"{name}.{n}", **columns} for n, name in enumerate(names)])
+
+
+def states(daemon: Daemon, pks: list[int]) -> list[str]:
+    return [daemon.row(pk)["jq_state"] for pk in pks]
+
+
+@pytest.mark.parametrize("keys", [{}, {"kind": "exec"}])
+def test_jobs_of_an_unreachable_host_are_retried_blocked_or_failed_c24_c26_t75(
+    launch: Launch, beta: Server, record: Path, keys: dict[str, str]
+) -> None:
+    beta.kill()
+    daemon = launch(QUICK + ALPHA + table("beta", beta) + types(record, **keys) + policy("away", SLOW))
+    far = insert(daemon, "wait", "block", "fail", jq_host="beta")
+    near = insert(daemon, "wait", "block", "fail", jq_host="alpha")
+    daemon.wait(far[1], "blocked")
+    daemon.wait(far[2], "failed")
+    assert states(daemon, far) == ["queued", "blocked", "failed"]
+    assert daemon.value("select jq_end_code from drover.jobs where jq_pk = %s", far[2]) == "launch_failure"
+    said = "agent 'fail': cannot start '.*': host beta cannot be reached: .*refused"
+    assert re.fullmatch(said, daemon.row(far[2])["jq_endtext"])
+    (condition,) = conditions(daemon)
+    assert (condition["condition"], condition["jobs"], condition["policy"]) == ("host:beta", 1, "away")
+    daemon.wait_all(near)
+    beta.begin()
+    daemon.wait_all(far[:2])
+    assert [len(daemon.attempts(pk)) for pk in far] == [1, 1, 0]
+
+
+def test_jobs_without_a_host_are_blocked_where_no_host_is_left_and_return_c24_c26_c56(
+    launch: Launch, beta: Server, record: Path
+) -> None:
+    daemon = launch(QUICK + table("beta", beta) + types(record) + policy("away", SLOW))
+    daemon.wait_all(insert(daemon, "block", jq_host="beta"))
+    beta.kill()
+    daemon.until(lambda: daemon.value("select host_reason from drover.host where host_name = 'beta'"))
+    pks = insert(daemon, *["block"] * 5, jq_host="beta") + insert(daemon, *["block"] * 5)
+    daemon.wait_all(pks, "blocked")
+    assert [row["condition"] for row in conditions(daemon)] == ["agent:block", "host:beta"]
+    beta.begin()
+    daemon.wait_all(pks)
+    daemon.until(lambda: conditions(daemon) == [])
+
+
+def test_jobs_of_agents_that_do_not_come_up_are_retried_blocked_or_failed_c25_c26_t75(
+    launch: Launch, tmp_path: Path, record: Path
+) -> None:
+    program = tmp_path / "program"
+    text = "".join(agent(name, [str(program)], on_start_failure=name) for name in ("wait", "block", "fail"))
+    daemon = launch(QUICK + ALPHA + text + policy("broken", 'condition = "agent:block"\nwait = 0.5'))
+    pks = insert(daemon, "wait", "block", "fail")
+    daemon.wait(pks[1], "blocked")
+    daemon.wait(pks[2], "failed")
+    assert states(daemon, pks)[0] in ("queued", "claimed")
+    assert "cannot start" in daemon.row(pks[2])["jq_endtext"]
+    program.write_text(f"#!/bin/sh\nexec {shlex.join(json.loads(rec(record)))}\n")
+    program.chmod(0o755)
+    for name in ("wait", "block"):
+        daemon.insert(jq_type="command", jq_args=f"agent-enable {name}", role="drover_operator")
+    daemon.wait_all(pks[:2])
+    assert sorted(lines(record)) == ["block.1", "wait.0"]
+
+
+def test_status_warns_of_a_host_that_is_down_until_it_is_back_c25(
+    launch: Launch, beta: Server, record: Path, ask: Ask
+) -> None:
+    def warnings() -> list[str]:
+        return [
+            row["what"] for row in json.loads(ask("status --json").out)["warnings"] if row["warning"] == "host down"
+        ]
+
+    beta.kill()
+    daemon = launch(QUICK + table("beta", beta) + types(record))
+    insert(daemon, *["wait"] * 3, jq_host="beta")
+    (told,) = daemon.until(warnings)
+    assert re.fullmatch("host beta cannot be reached, next attempt 20.*: .*refused; jobs that wait: 3", told)
+    beta.begin()
+    daemon.until(lambda: warnings() == [])
+
+
+def test_a_host_that_stays_away_longer_than_its_policy_lets_jobs_fail_c26_t90(
+    launch: Launch, beta: Server, record: Path
+) -> None:
+    beta.kill()
+    keys = AWAY + "wait = 0.3\nmax_tries = 2"
+    daemon = launch(QUICK + table("beta", beta) + types(record) + policy("away", keys))
+    (pk,) = insert(daemon, "block", jq_host="beta")
+    text = daemon.wait(pk, "failed")["jq_endtext"]
+    assert text.startswith("recovery_timeout: condition host:beta was still there after 2 checks: blocked: host:beta")
+
+
+def test_a_job_that_fails_since_its_host_is_down_releases_its_children_c26_c28(
+    launch: Launch, beta: Server, record: Path
+) -> None:
+    beta.kill()
+    daemon = launch(QUICK + ALPHA + table("beta", beta) + types(record))
+    child = daemon.insert(jq_type="wait", jq_args="child", jq_state="held")
+    (parent,) = insert(daemon, "fail", jq_state="held", jq_host="beta")
+    daemon.execute("insert into drover.jobdepends values (%s, %s, 2, 'skip')", child, parent)
+    for pk in (child, parent):
+        daemon.insert(jq_type="command", jq_args=f"release {pk}", role="drover_operator")
+    daemon.wait(parent, "failed")
+    daemon.wait(child)
+
+
+def test_blocked_jobs_of_a_host_return_after_the_daemon_was_killed_c24_t84(
+    launch: Launch, beta: Server, record: Path
+) -> None:
+    beta.kill()
+    text = QUICK + table("beta", beta) + types(record) + policy("away", AWAY + "wait = 1")
+    first = launch(text)
+    pks = insert(first, *["block"] * 3, jq_host="beta")
+    first.wait_all(pks, "blocked")
+    first.kill()
+    beta.begin()
+    launch(text).wait_all(pks)
+
+
+def test_blocked_jobs_obey_commands_c26_t62_t89(launch: Launch, beta: Server, record: Path) -> None:
+    beta.kill()
+    daemon = launch(QUICK + table("beta", beta) + types(record) + policy("away", SLOW))
+    cancelled, held = insert(daemon, *["block"] * 2, jq_host="beta")
+    daemon.wait_all([cancelled, held], "blocked")
+    for words in (f"cancel {cancelled}", f"hold {held}"):
+        daemon.insert(jq_type="command", jq_args=words, role="drover_operator")
+    daemon.wait(cancelled, "cancelled")
+    daemon.wait(held, "held")
+    assert conditions(daemon) == []

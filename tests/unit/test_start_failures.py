@@ -1,0 +1,110 @@
+"""Which waiting jobs are blocked or failed since they cannot start, and when their conditions are over."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduler.model import events as e
+from scheduler.model.config import AgentType, Host
+from scheduler.policy.core import Core
+from scheduler.policy.recovery import Answer, Condition, Policy, Release, Wait, decide
+from tests.core_tools import make_core
+
+FAR = Host(transport="ssh", address="far")
+
+
+def lost(core: Core, host: str = "far") -> None:
+    core.handle(e.HostDown(host, "refused", 60.0), 1.0)
+
+
+def make(policy: str, **hosts: Host) -> Core:
+    """Return a core with one type of this policy on these hosts, or on one that is reached over SSH."""
+    kind: dict[str, Any] = {"on_start_failure": policy}
+    return make_core({"sha": AgentType(command=("agent",), **kind)}, hosts=hosts or {"far": FAR})
+
+
+def stopped(core: Core) -> list[tuple[str, str, str]]:
+    return [(each.host, each.state, each.text) for each in core.start_failures(2.0)]
+
+
+def condition(name: str, **values: Any) -> Condition:
+    return Condition(name, Policy(), values.pop("tries", 0), values.pop("came", 1), 0.0, has_jobs=True, **values)
+
+
+def test_jobs_wait_where_their_type_says_nothing_else_c26() -> None:
+    core = make("wait")
+    lost(core)
+    assert (stopped(core), core.has_start_policies) == ([], False)
+
+
+def test_jobs_wait_while_a_host_is_reached_for_the_first_time_c26() -> None:
+    assert stopped(make("fail")) == []
+
+
+def test_the_policy_of_a_type_decides_what_becomes_of_jobs_of_a_lost_host_c25_c26() -> None:
+    block, fail = make("block", far=FAR, here=Host()), make("fail", far=FAR, here=Host())
+    lost(block)
+    lost(fail)
+    why = "host far cannot be reached: refused"
+    assert stopped(block) == [("far", "blocked", f"blocked: host:far {why}")]
+    assert stopped(fail) == [("far", "failed", f"agent 'sha': cannot start 'agent': {why}")]
+
+
+def test_jobs_for_any_host_are_blocked_when_none_is_left_c26() -> None:
+    core = make("block")
+    lost(core)
+    why = "host far cannot be reached: refused"
+    assert stopped(core) == [
+        ("", "blocked", f"blocked: agent:sha {why}"),
+        ("far", "blocked", f"blocked: host:far {why}"),
+    ]
+    assert core.cleared_conditions() == []
+    core.handle(e.HostUp("far"), 3.0)
+    assert core.cleared_conditions() == ["agent:sha", "host:far"]
+    assert core.cleared_conditions() == []
+
+
+def test_no_rows_are_claimed_for_a_type_that_is_cut_off_c26() -> None:
+    core = make("block")
+    assert core.next_request(0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "is_down", "answer"),
+    [
+        ("host:far", True, Answer.STILL_THERE),
+        ("host:far", False, Answer.CLEARED),
+        ("host:gone", True, Answer.CLEARED),
+        ("agent:sha", True, Answer.STILL_THERE),
+        ("agent:gone", True, Answer.CLEARED),
+        ("tape", True, Answer.NOT_ASKED),
+    ],
+)
+def test_the_core_knows_whether_a_condition_of_starts_is_over_c26_t75(name: str, is_down: bool, answer: Answer) -> None:
+    core = make("block")
+    core.handle(e.HostUp("far"), 0.0)
+    if is_down:
+        lost(core)
+    assert core.answered(condition(name)).answer is answer
+
+
+def test_the_tester_of_a_policy_is_asked_in_place_of_the_core_c26_t80() -> None:
+    seen = condition("host:far")
+    seen = replace(seen, policy=Policy(tester="probe"))
+    assert make("block").answered(seen) == seen
+
+
+def test_one_job_tries_whether_agents_come_up_and_the_others_follow_c26_t85() -> None:
+    core = make("block", here=Host())
+    core.state.pools["sha"].set_reason("no such program")
+    first = decide(core.answered(condition("agent:sha")))
+    again = decide(core.answered(condition("agent:sha", tries=1, came=1)))
+    after = decide(core.answered(condition("agent:sha", tries=1, came=0)))
+    assert [step.most for step in (first, again, after) if isinstance(step, Release)] == [1, 1, None]
+
+
+def test_a_check_while_the_host_is_away_is_in_vain_c26_t90() -> None:
+    core = make("block")
+    lost(core)
+    assert decide(core.answered(condition("host:far"))) == Wait(1, 60.0)
