@@ -14,7 +14,9 @@ select name, case when has_table_privilege('drover.' || name, 'select') then 'al
                   else 'nothing' end
   from (values ('jobqueue', 'jobs_masked', 'my_jobs'), ('scheduler_status', 'scheduler_status', null),
                ('output', null, 'my_output'), ('why', 'why_masked', 'my_why'), ('log', null, 'my_log'),
-               ('blocked_jobs', 'blocked_jobs', 'my_blocked'), ('impossible', null, null))
+               ('blocked_jobs', 'blocked_jobs', 'my_blocked'), ('impossible', null, null),
+               ('event', null, 'my_event'), ('subscription', null, 'my_subscription'),
+               ('delivery', null, 'my_delivery'))
          as t(name, masked, own)
 
 -- name: jobqueue.all
@@ -48,6 +50,15 @@ select * from drover.my_log
 
 -- name: blocked_jobs.own
 select * from drover.my_blocked
+
+-- name: event.own
+select * from drover.my_event
+
+-- name: subscription.own
+select * from drover.my_subscription
+
+-- name: delivery.own
+select * from drover.my_delivery
 
 -- name: allow_idle
 -- Switch idle_session_timeout off; return whether the server sends notifications: a replica does not.
@@ -243,6 +254,68 @@ values (:name, :at::timestamptz, :every::interval, :cron::text, :zone, :catch_up
 
 -- name: remove_schedule
 delete from drover.schedule where schedule_name = :name returning schedule_name
+
+-- Events
+
+-- name: subscribe
+select subscription, made_secret
+  from drover.subscribe(kind => :kind, job => :job::bigint, owner => :owner::name, tenant => :tenant::text,
+                        is_site => :is_site::boolean, targets => :targets::text[], ttl => :ttl::interval,
+                        most => :most::integer, secret => :secret::text)
+
+-- name: is_notify_served
+select exists (select from drover.agent where agent_type = 'notify' and agent_enabled and agent_present)
+
+-- name: unsubscribe
+select drover.unsubscribe(:subscription::bigint)
+
+-- name: enable_subscription
+select drover.subscription_enable(:subscription::bigint, true)
+
+-- name: disable_subscription
+select drover.subscription_enable(:subscription::bigint, false)
+
+-- name: list_subscriptions
+select sub_pk as subscription, sub_owner as by, sub_scope as scope, sub_of as of, sub_kind as kind,
+       sub_enabled and (sub_expires is null or sub_expires > now()) as active, sub_expires as expires,
+       count(del_pk) filter (where del_state in ('waiting', 'sent')) as waiting,
+       count(del_pk) filter (where del_state = 'done') as done, count(del_pk) filter (where del_state = 'dead') as dead,
+       array_to_string(sub_targets, ' ') as targets
+  from drover.subscription left join drover.delivery on del_sub = sub_pk
+ group by sub_pk, sub_owner, sub_scope, sub_of, sub_kind, sub_enabled, sub_expires, sub_targets
+ order by sub_pk
+
+-- name: list_events
+select * from (
+  select ev_pk as event, ev_date as date, ev_jq_fk as job, ev_kind as kind, ev_old as old, ev_new as new,
+         ev_is_final as final, ev_text as text
+    from drover.event e
+   where :job::bigint is null or ev_jq_fk = :job
+   order by ev_pk desc limit :limit::bigint offset :offset::bigint) newest
+ order by event
+
+-- name: list_deliveries
+select * from (
+  select del_pk as delivery, del_sub as subscription, del_event as event, nullif(del_jq_fk, 0) as job,
+         del_state as state, del_tries as tries, del_next as next, del_ended as ended, del_text as text
+    from drover.delivery d
+   where :job::bigint is null or del_jq_fk = :job
+   order by del_pk desc limit :limit::bigint offset :offset::bigint) newest
+ order by delivery
+
+-- name: list_dead_letters
+select * from (
+  select dead_pk as letter, dead_date as date, dead_kind as kind, dead_reason as reason, dead_jq_fk as job,
+         dead_delivery as delivery, dead_text as text
+    from drover.dead_letter
+   where :job::bigint is null or dead_jq_fk = :job
+   order by dead_pk desc limit :limit::bigint offset :offset::bigint) newest
+ order by letter
+
+-- name: post_event
+select drover.job_event(:job::bigint, :text::text)
+
+-- Schedulers
 
 -- name: group_names
 select group_name from drover.scheduler_group order by group_name

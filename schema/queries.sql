@@ -110,7 +110,7 @@ ended as (
   returning j.jq_pk, j.jq_has_children, j.jq_job_fk, u.n)
 
 -- fragment: announced
--- Tell who listens of these ends.
+-- Tell who listens of these ends, and record them for those who subscribed.
 announced as materialized (
   -- not by drover.announce, which would look up the job groups that are known here
   select drover.notify('drover_event', '[' || string_agg(events, ',') || ']') from (
@@ -118,13 +118,16 @@ announced as materialized (
                   || ',"state":"done","job_pk":' || job || '}' as events
       from (select jq_pk, n / 100 as chunk, coalesce(jq_job_fk::text, 'null') as job from ended) e
      group by chunk, job) c
-   group by chunk)
+   group by chunk),
+recorded as materialized (  -- without a subscription nothing but the look for one
+  select drover.record(array_agg(jq_pk order by n), array_fill('done'::text, array[count(*)::integer])) from ended
+   where (select exists (select from drover.subscription)) having count(*) > 0)
 
 -- fragment: summary_of_ends
 -- In the columns of a claim `attempt`: how many jobs ended; `args`: those that have children; `more`: the jobs that
 -- ended, if not all did.
 (select s.*
-   from (select count(*) from announced) as all_of_them,
+   from (select count(*) from announced) as all_of_them, (select count(*) from recorded) as all_of_these,
         (select count(*)::integer as attempt, string_agg(case when jq_has_children then jq_pk::text end, ',') as args,
                 case when count(*) < cardinality(:pks::bigint[])
                      then coalesce(array_to_string(array_agg(jq_pk), ','), '') end as more
@@ -1619,6 +1622,20 @@ select u.name, s.is_moved, s.started, s.said
          u.name, 'epoch'::timestamptz + u.was * interval '1 us', 'epoch'::timestamptz + u.next * interval '1 us',
          'epoch'::timestamptz + u.due * interval '1 us', u.reason,
          array(select 'epoch'::timestamptz + at * interval '1 us' from unnest(u.starts) as at order by at)) s
+
+-- name: queue_deliveries
+-- Go on with the deliveries of events, `most` of each kind at most. Return how many are dead, how many were queued, and
+-- the seconds until this is to be done again, if that is known.
+select dead, queued, seconds from drover.queue_deliveries(:group::text, :most::integer) where {{holds_lease}}
+
+-- name: find_alternates
+-- Enter jobs of our group among the dead letters, as alternates, whose type no scheduler serves or whose queue does not
+-- exist, once each; `most` at most of those queued longest for a minute. They stay queued. Return how many.
+select drover.find_alternates(:group::text, :most::integer) where {{holds_lease}}
+
+-- name: forget_events
+-- Remove a piece of the events that nobody needs any more; return where to go on, null at the end.
+select drover.forget_events(:beyond::bigint, :most::integer)
 
 -- name: show_agents
 -- Write what drover.why shows of agent types: since and until when all their slots have failed, and why they wait.

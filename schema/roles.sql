@@ -135,11 +135,17 @@ grant execute on function drover.job_setup(text, jsonb), drover.job_named(text),
   to drover_frontend, drover_frontend_sql, drover_operator;
 grant execute on function drover.may_command(name)
   to drover_frontend, drover_frontend_sql, drover_operator, drover_scheduler;
+-- Each looks itself whose job or subscription it is about.
+grant execute on function
+  drover.subscribe(text, bigint, name, text, boolean, text[], interval, integer, text), drover.unsubscribe(bigint),
+  drover.subscription_enable(bigint, boolean), drover.job_event(bigint, text)
+  to drover_frontend, drover_frontend_sql, drover_operator;
 grant select (jq_pk, jq_name) on drover.jobqueue to drover_frontend, drover_frontend_sql;
 grant select (job_pk, job_name, job_hidden) on drover.job to drover_frontend, drover_frontend_sql;
 grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup,
   drover.my_item_failure, drover.my_graph, drover.my_jobd, drover.my_job_groups, drover.my_jobdepends,
-  drover.my_blocked, drover.our_jobs, drover.our_log, drover.our_output, drover.our_why
+  drover.my_blocked, drover.my_event, drover.my_subscription, drover.my_delivery, drover.our_jobs, drover.our_log,
+  drover.our_output, drover.our_why
   to drover_frontend, drover_frontend_sql;
 grant execute on function drover.fellows(), drover.shared_jobs(), drover.job_share(bigint, name, boolean)
   to drover_frontend, drover_frontend_sql, drover_operator;
@@ -158,6 +164,7 @@ grant insert (jq_msq, jq_runonpfile, jq_key, jq_repeat) on drover.jobqueue to dr
 
 -- drover_operator reads everything and inserts any job. It changes things by commands; placements it writes itself.
 grant select on all tables in schema drover to drover_operator;
+revoke select on drover.subscription_key from drover_operator;
 grant insert on drover.job to drover_operator;
 grant insert (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet) on drover.jobdepends to drover_operator;
 -- Not the columns that the scheduler writes, since it relies on them.
@@ -194,6 +201,7 @@ grant select (status_scheduler, status_slot, status_host, status_agent, status_s
 -- drover_scheduler changes the states and priorities of jobs. It cannot change what they ask for, nor insert any but
 -- those of `drover run -I` and the testers of conditions.
 grant select on all tables in schema drover to drover_scheduler;
+revoke select on drover.subscription_key from drover_scheduler;
 grant insert (jq_pk, jq_type, jq_args, jq_urgent, jq_queue, jq_timeout, jq_unique_key)
   on drover.jobqueue to drover_scheduler;
 grant usage on sequence drover.jobqueue_jq_pk_seq to drover_scheduler;
@@ -218,6 +226,10 @@ grant execute on function drover.settle(bigint[], bigint, integer, boolean), dro
 -- Removes jobs that ended long ago; drover_scheduler may remove none by itself.
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint),
   drover.prune(jsonb, integer, text, bigint) to drover_scheduler;
+-- Records events, queues their deliveries, and removes them when nobody needs them.
+grant execute on function
+  drover.record(bigint[], text[]), drover.bury(bigint[], text[]), drover.queue_deliveries(text, integer),
+  drover.find_alternates(text, integer), drover.forget_events(bigint, integer) to drover_scheduler;
 -- Queues what schedules ask for, once for each of their times.
 grant execute on function
   drover.start_schedule(text, timestamptz, timestamptz, timestamptz, text, timestamptz[]),

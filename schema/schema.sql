@@ -108,18 +108,76 @@ begin
 end $$;
 
 CREATE FUNCTION drover.announce(pks bigint[], states text[]) RETURNS bigint
-    LANGUAGE sql
+    LANGUAGE plpgsql
     AS $$
-  select count(drover.notify('drover_event', chunk)) from (
+declare
+  chunks bigint;
+begin
+  select count(drover.notify('drover_event', chunk)) into chunks from (
     select json_agg(json_build_object('jq_pk', u.pk, 'state', u.state, 'job_pk', j.jq_job_fk))::text as chunk
       from unnest(pks, states) with ordinality as u(pk, state, n)
       left join drover.jobqueue j on j.jq_pk = u.pk
-     group by (u.n - 1) / 80) c
-$$;
+     group by (u.n - 1) / 80) c;
+  if exists (select from drover.subscription) then
+    perform drover.record(pks, states);
+  end if;
+  if states && '{failed,ignored}' then
+    perform drover.bury(pks, states);
+  end if;
+  return chunks;
+end $$;
 
 CREATE FUNCTION drover.block_of(pk bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (pk - (pk % (32)::bigint));
+
+CREATE FUNCTION drover.bury(pks bigint[], states text[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  one record;
+begin
+  for one in
+    insert into dead_letter (dead_kind, dead_reason, dead_jq_fk, dead_text)
+    select 'dead', reason, jq_pk, jq_endtext
+      from unnest(pks, states) with ordinality as u(pk, state, n)
+     cross join lateral (
+       select jq_pk, jq_endtext,
+              case when u.state = 'ignored' then 'no consumer'
+                   when u.state <> 'failed' or jq_type in ('command', 'notify') then null
+                   when starts_with(jq_endtext, 'not started by ') then 'expired'
+                   when starts_with(jq_endtext, 'recovery_timeout: ') or jq_failures > 0 and jq_retries > 0
+                     or jq_interruptions > jq_max_interruptions then 'attempts exhausted' end as reason
+         from jobqueue where jq_pk = u.pk offset 0) j
+     where reason is not null
+     order by n
+    returning *
+  loop
+    perform drover.tell_site(one.dead_kind, 'job ' || one.dead_jq_fk || ': ' || one.dead_reason
+                                            || coalesce(': ' || one.dead_text, ''));
+  end loop;
+end $$;
+
+CREATE FUNCTION drover.bury_deliveries(dead bigint[], reason text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  one record;
+begin
+  for one in
+    insert into dead_letter (dead_kind, dead_reason, dead_jq_fk, dead_delivery, dead_text)
+    select 'dead', reason, nullif(del_jq_fk, 0), del_pk, del_text from delivery
+     where del_pk = any (dead) order by del_pk
+    returning *, (select ev_kind in ('alternate', 'dead') from delivery join event on ev_pk = del_event
+                   where del_pk = dead_delivery) as is_of_one
+  loop
+    continue when one.is_of_one;
+    perform drover.tell_site(one.dead_kind, 'delivery ' || one.dead_delivery || ': ' || one.dead_reason
+                                            || coalesce(': ' || one.dead_text, ''));
+  end loop;
+end $$;
 
 CREATE FUNCTION drover.clean_up() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -337,6 +395,57 @@ end $$;
 CREATE FUNCTION drover.datum(variables jsonb, data jsonb, key text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN COALESCE((variables ->> key), (data ->> key));
+
+CREATE FUNCTION drover.deliver(events bigint[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  over bigint[];
+begin
+  with told as (
+    select ev_pk, coalesce(ev_jq_fk, 0) as job, sub_pk, target,
+           sub_most is not null
+             and sub_most < row_number() over (partition by sub_pk order by ev_pk, target)
+                 + (select count(*) from delivery
+                     where del_sub = sub_pk and del_state in ('waiting', 'sent')) as is_over
+      from event cross join drover.subscribers(ev_kind, ev_jq_fk, ev_owner, ev_tenant)
+     cross join generate_series(1, cardinality(sub_targets)) as target
+     where ev_pk = any (events)),
+  entered as (
+    insert into delivery (del_sub, del_target, del_event, del_jq_fk, del_state, del_ended, del_text)
+    select sub_pk, target, ev_pk, job, case when is_over then 'dead' else 'waiting' end,
+           case when is_over then now() end, case when is_over then 'overflow: too many wait' end
+      from told order by ev_pk, sub_pk, target
+    returning del_pk, del_state)
+  select coalesce(array_agg(del_pk) filter (where del_state = 'dead'), '{}') into over from entered
+  having count(*) > 0;
+  if found then
+    perform drover.notify('drover_delivery', '');
+    perform drover.bury_deliveries(over, 'overflow') where over <> '{}';
+  end if;
+end $$;
+
+CREATE FUNCTION drover.delivery_wait(of_group text, tries integer) RETURNS double precision
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  rules jsonb := (select policy_rules from drover.recovery_policy
+                   where policy_group = of_group and policy_name = 'notify');
+  step  jsonb;
+  left_over integer := tries - 1;
+begin
+  if tries > coalesce(nullif((rules ->> 'max_tries')::integer, 0), case when rules is null then 152 end) then
+    return null;
+  end if;
+  for step in select jsonb_array_elements(coalesce(rules -> 'steps', '[[2, 20], [0, 600]]')) loop
+    if left_over < (step ->> 0)::integer or (step ->> 0)::integer = 0 then
+      return step ->> 1;
+    end if;
+    left_over := left_over - (step ->> 0)::integer;
+  end loop;
+  return step ->> 1;
+end $$;
 
 CREATE FUNCTION drover.drop_edge() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -589,6 +698,54 @@ begin
   return made;
 end $_$;
 
+CREATE FUNCTION drover.find_alternates(of_group text, most integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+  one   record;
+  made  integer := 0;
+begin
+  for one in
+    with recursive place as (
+      (select claim_type as type, claim_queue as queue from claimable order by claim_type, claim_queue limit 1)
+       union all
+      select n.claim_type, n.claim_queue from place cross join lateral (
+        select claim_type, claim_queue from claimable
+         where (claim_type, claim_queue) > (type, queue) order by claim_type, claim_queue limit 1) n),
+    stranded as (
+      select type, queue, queue_name is null as has_no_queue from (select * from place limit 10000) p
+        left join queue on queue_name = queue
+       where type <> 'command'
+         and (queue_name is null and of_group = 'default'
+              or queue_group = of_group
+                 and not exists (select from agent
+                                  where agent_group = of_group and agent_type = type and agent_present)))
+    select type, queue, has_no_queue, j.jq_pk
+      from stranded cross join lateral (
+        select unnest(coalesce(claim_jobs, array[claim_first])) as pk, claim_queued from claimable
+         where claim_type = type and claim_queue = queue
+         order by claim_type, claim_queue limit most) t
+     cross join lateral (select jq_pk from jobqueue where jq_pk = t.pk and jq_state = 'queued' offset 0) j
+     where claim_queued < now() - interval '1 minute'
+       and not exists (select from dead_letter where dead_jq_fk = j.jq_pk and dead_kind = 'alternate')
+     limit most
+  loop
+    insert into dead_letter (dead_kind, dead_reason, dead_jq_fk, dead_text)
+    values ('alternate', 'no consumer', one.jq_pk,
+            case when one.has_no_queue then 'no queue ' || quote_literal(left(one.queue, 100))
+                 else 'no scheduler serves type ' || quote_literal(left(one.type, 100)) end);
+    perform drover.tell_site('alternate', 'job ' || one.jq_pk || ': '
+      || case when one.has_no_queue then 'no queue ' || quote_literal(left(one.queue, 100))
+              else 'no scheduler serves type ' || quote_literal(left(one.type, 100)) end);
+    made := made + 1;
+  end loop;
+  return made;
+end $$;
+
 CREATE FUNCTION drover.flush(before timestamp with time zone, failed_too boolean, most integer, INOUT stage text, INOUT place bigint, OUT removed bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -598,6 +755,32 @@ begin
     from drover.prune(
            (select jsonb_object_agg(what, before) from unnest('{done,cancelled,ignored,skipped,command,log}'::text[]
               || case when failed_too then '{failed}'::text[] end) as what), most, stage, place) p;
+end $$;
+
+CREATE FUNCTION drover.forget_events(beyond bigint, most integer) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  until bigint;
+begin
+  delete from subscription s
+   where sub_expires < now() - interval '1 day'
+      or sub_scope = 'job' and not exists (select from jobqueue where jq_pk = sub_of::bigint)
+         and not exists (select from delivery where del_sub = sub_pk and del_state in ('waiting', 'sent'));
+  select max(ev_pk) into until from (select ev_pk from event where ev_pk > beyond order by ev_pk limit most) e
+  having count(*) = most;
+  delete from event
+   where ev_pk > beyond and ev_pk <= coalesce(until, 9223372036854775807)
+     and not exists (select from delivery where del_event = ev_pk and del_state in ('waiting', 'sent'))
+     and case when ev_jq_fk is null then ev_date < now() - interval '30 days'
+              else not exists (select from jobqueue where jq_pk = ev_jq_fk) end;
+  delete from delivery
+   where del_event > beyond and del_event <= coalesce(until, 9223372036854775807)
+     and (not exists (select from event where ev_pk = del_event)
+          or del_state = 'waiting' and not exists (select from subscription where sub_pk = del_sub));
+  delete from dead_letter where dead_date < now() - interval '30 days';
+  return until;
 end $$;
 
 CREATE FUNCTION drover.gone() RETURNS trigger
@@ -625,6 +808,19 @@ CREATE FUNCTION drover.has_token(job drover.jobqueue) RETURNS boolean
          and job.jq_pk = any (claim_jobs))
     or exists (select from claimable where claim_first = job.jq_pk and claim_line is not null)
 $$;
+
+CREATE FUNCTION drover.hmac_block(key bytea, pad integer) RETURNS bytea
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  block bytea := decode(repeat('00', 64), 'hex');
+begin
+  key := case when length(key) > 64 then sha256(key) else key end;
+  for i in 0..63 loop
+    block := set_byte(block, i, (case when i < length(key) then get_byte(key, i) else 0 end) # pad);
+  end loop;
+  return block;
+end $$;
 
 CREATE FUNCTION drover.install_routes() RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -718,6 +914,27 @@ $$;
 CREATE FUNCTION drover.items(job drover.jobqueue) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (((to_char(((job).jq_itemsprocessed + (job).jq_itemsfailed), 'FM999,999,999,999,990'::text) || ' of '::text) || to_char((job).jq_itemstotal, 'FM999,999,999,999,990'::text)) || ' items'::text);
+
+CREATE FUNCTION drover.job_event(job bigint, said text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  j record;
+begin
+  select jq_pk, jq_submitter, jq_endtime, job_tenant into j
+    from jobqueue left join drover.job g on g.job_pk = jq_job_fk
+   where jq_pk = job and jq_type <> 'command' and (jq_submitter = session_user or drover.may_command());
+  if not found then
+    raise exception 'no job % of yours', job using errcode = 'insufficient_privilege';
+  elsif j.jq_endtime is not null then
+    raise exception 'job % has ended: its last event was recorded', job
+      using errcode = 'object_not_in_prerequisite_state';
+  elsif coalesce(said, '') = '' then
+    raise exception 'an event needs a text' using errcode = 'invalid_parameter_value';
+  end if;
+  return drover.record_one('user', job, j.jq_submitter, j.job_tenant, said);
+end $$;
 
 CREATE FUNCTION drover.job_hide(pk bigint, hidden boolean DEFAULT true) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1069,6 +1286,10 @@ CREATE FUNCTION drover.members_of(who name, tenants text[]) RETURNS name[]
      where r.rolname = any (tenants))
 $$;
 
+CREATE FUNCTION drover.message(said text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (length(said) > 16384) THEN ((("left"(said, 16300) || ' [cut: '::text) || length(said)) || ' characters]'::text) ELSE said END;
+
 CREATE FUNCTION drover.moved() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -1164,6 +1385,31 @@ begin
         and claim_rank < rank || '/'
       order by claim_rank, claim_queued, claim_first limit 1),
     0);
+end $$;
+
+CREATE FUNCTION drover.notification(number bigint) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+declare
+  d    record;
+  body text;
+  at   text := extract(epoch from now())::bigint;
+begin
+  select * into strict d from drover.delivery join drover.subscription on sub_pk = del_sub
+    join drover.subscription_key on key_sub = sub_pk join drover.event on ev_pk = del_event where del_pk = number;
+  body := json_build_object(
+    'type', 'job.' || d.ev_kind,
+    'timestamp', to_char(d.ev_date at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+    'data', json_build_object(
+      'event', d.ev_pk, 'subscription', d.sub_pk, 'job', d.ev_jq_fk, 'job_group', d.ev_job_fk, 'kind', d.ev_kind,
+      'old', d.ev_old, 'new', d.ev_new, 'text', d.ev_text, 'owner', d.ev_owner, 'tenant', d.ev_tenant,
+      'final', d.ev_is_final));
+  return json_build_object(
+    'delivery', number, 'to', d.sub_targets[d.del_target], 'body', body,
+    'headers', json_build_object(
+      'webhook-id', 'evt_' || d.ev_pk, 'webhook-timestamp', at,
+      'webhook-signature', 'v1,' || encode(sha256(d.key_outer || sha256(
+        d.key_inner || convert_to('evt_' || d.ev_pk || '.' || at || '.' || body, 'UTF8'))), 'base64')));
 end $$;
 
 CREATE FUNCTION drover.notify(channel text, payload text) RETURNS void
@@ -1518,6 +1764,87 @@ begin
   return pk;
 end $_$;
 
+CREATE FUNCTION drover.queue_deliveries(of_group text, most integer, OUT dead integer, OUT queued integer, OUT seconds double precision) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  d    record;
+  wait float8;
+  pk   bigint;
+  over bigint[] := '{}';
+  gone bigint[] := '{}';
+begin
+  dead := 0;
+  queued := 0;
+  if not exists (select from subscription) and not exists (select from delivery where del_state = 'sent') then
+    return;
+  elsif not pg_try_advisory_xact_lock(hashtextextended('drover.queue_deliveries', 0)) then
+    seconds := 1;
+    return;
+  end if;
+  for d in
+    select del_pk, del_notify, del_tries, jq_pk, jq_state, jq_endtext
+      from delivery left join jobqueue on jq_pk = del_notify
+     where del_state = 'sent' and (jq_pk is null or jq_endtime is not null)
+     limit most
+  loop
+    gone := gone || d.jq_pk;
+    wait := case when d.jq_state = 'done' then null
+                 when starts_with(d.jq_endtext, 'agent said: gone: ') then null
+                 else drover.delivery_wait(of_group, d.del_tries + 1) end;
+    update delivery
+       set del_tries = d.del_tries + 1, del_notify = null, del_text = drover.message(d.jq_endtext),
+           del_state = case when d.jq_state = 'done' then 'done' when wait is null then 'dead' else 'waiting' end,
+           del_ended = case when wait is null then now() end,
+           del_next = now() + make_interval(secs => wait)
+     where del_pk = d.del_pk;
+    over := over || case when d.jq_state is distinct from 'done' and wait is null then d.del_pk end;
+  end loop;
+  over := array_remove(over, null);
+  perform drover.bury_deliveries(over, 'not delivered') where over <> '{}';
+  dead := cardinality(over);
+  with late as (
+    update delivery set del_state = 'dead', del_ended = now(), del_text = 'expired: its subscription has ended'
+     where del_pk in (select del_pk from subscription join delivery on del_sub = sub_pk and del_state = 'waiting'
+                       where sub_expires <= now() limit most)
+    returning del_pk)
+  select coalesce(array_agg(del_pk), '{}') into over from late;
+  perform drover.bury_deliveries(over, 'expired') where over <> '{}';
+  dead := dead + cardinality(over);
+  delete from attempt_kept where att_jq_fk = any (gone);
+  delete from log where log_jq_fk = any (gone);
+  delete from jobqueue where jq_pk = any (gone);
+  if exists (select from agent where agent_group = of_group and agent_type = 'notify' and agent_enabled
+                and agent_present) then
+    for d in
+      select due.del_pk
+        from subscription cross join lateral generate_series(1, cardinality(sub_targets)) as target
+       cross join lateral (
+         select 20 - count(*) as room from delivery where del_sub = sub_pk and del_target = target
+            and del_state = 'sent') r
+       cross join lateral (
+         select del_pk from delivery w
+          where del_sub = sub_pk and del_target = target and del_state = 'waiting'
+            and (del_next is null or del_next <= now())
+            and not exists (
+              select from delivery e where e.del_sub = w.del_sub and e.del_target = w.del_target
+                 and e.del_jq_fk = w.del_jq_fk and e.del_state in ('waiting', 'sent') and e.del_pk < w.del_pk)
+          order by del_pk limit greatest(room, 0)) due
+       where sub_enabled and (sub_expires is null or sub_expires > now())
+       order by due.del_pk limit most
+    loop
+      insert into jobqueue (jq_type, jq_args, jq_queue, jq_timeout, jq_retries, jq_max_interruptions)
+      values ('notify', drover.notification(d.del_pk), of_group, '2 min', -1, 2147483647) returning jq_pk into pk;
+      update delivery set del_state = 'sent', del_notify = pk, del_next = null where del_pk = d.del_pk;
+      queued := queued + 1;
+    end loop;
+    seconds := (select extract(epoch from del_next - now()) from delivery
+                 where del_state = 'waiting' and del_next > now() order by del_next limit 1);
+  end if;
+  seconds := case when queued >= most or cardinality(gone) >= most or cardinality(over) >= most then 0 else seconds end;
+end $$;
+
 CREATE FUNCTION drover.queue_scheduled(job jsonb, submitter name, behind bigint[]) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'drover', 'pg_temp'
@@ -1583,6 +1910,65 @@ CREATE FUNCTION drover.rank(urgent boolean, priority text) RETURNS text
 CREATE FUNCTION drover.rank_in_round(rank text, round bigint) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((rank || '.'::text) || lpad((round)::text, 15, '0'::text));
+
+CREATE FUNCTION drover.record(pks bigint[], states text[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  made bigint[];
+begin
+  with change as materialized (
+    select n, j.*, u.state, job_tenant, ev_new as was
+      from unnest(pks, states) with ordinality as u(pk, state, n)
+     cross join lateral (
+       select jq_pk, jq_job_fk, jq_type, jq_submitter, jq_endtext from jobqueue
+        where jq_pk = u.pk and jq_type <> 'command' offset 0) j
+      left join job on job_pk = jq_job_fk
+      left join lateral (
+        select ev_new from event where ev_jq_fk = u.pk and ev_kind = 'status' order by ev_pk desc limit 1) e on true),
+  recorded as (
+    insert into event (ev_jq_fk, ev_job_fk, ev_kind, ev_old, ev_new, ev_text, ev_owner, ev_tenant, ev_is_final)
+    select jq_pk, jq_job_fk, kind, coalesce(was, 'queued'), state, drover.message(jq_endtext), jq_submitter, job_tenant,
+           kind = 'status' and state in ('done', 'failed', 'cancelled', 'ignored', 'skipped')
+      from change cross join (values (1, 'error'), (2, 'status')) as k(place, kind)
+     where jq_type <> 'notify' and (kind = 'status' or state = 'failed')
+       and exists (select from drover.subscribers(kind, jq_pk, jq_submitter, job_tenant))
+     order by n, place
+    returning ev_pk)
+  select array_agg(ev_pk order by ev_pk) into made from recorded;
+  perform drover.deliver(made) where made is not null;
+  perform drover.notify('drover_delivery', '')
+    where exists (select from unnest(pks) as pk cross join lateral (
+                    select from jobqueue
+                     where jq_pk = pk and jq_type = 'notify' and jq_endtime is not null offset 0) j);
+end $$;
+
+CREATE FUNCTION drover.record_one(kind text, job bigint, owner name, tenant text, said text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  made bigint;
+begin
+  insert into event (ev_jq_fk, ev_job_fk, ev_kind, ev_text, ev_owner, ev_tenant)
+  select job, (select jq_job_fk from jobqueue where jq_pk = job), kind, drover.message(said), owner, tenant
+   where kind = 'user' or exists (select from drover.subscribers(kind, job, owner, tenant))
+  returning ev_pk into made;
+  perform drover.deliver(array[made]) where made is not null;
+  return made;
+end $$;
+
+CREATE FUNCTION drover.record_subscription(sub bigint, what text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform drover.record_one('subscription', jq_pk, jq_submitter, job_tenant,
+                            session_user || ' ' || what || ': subscription ' || sub_pk || ' to ' || sub_kind)
+     from drover.subscription join drover.jobqueue on jq_pk = sub_of::bigint
+     left join drover.job on job_pk = jq_job_fk
+    where sub_pk = sub and sub_scope = 'job' and jq_endtime is null;
+end $$;
 
 CREATE FUNCTION drover.refuse() RETURNS trigger
     LANGUAGE plpgsql
@@ -1969,9 +2355,118 @@ exception when others then
   said := 'tried again later: ' || sqlerrm;
 end $$;
 
+CREATE FUNCTION drover.subscribe(kind text DEFAULT 'all'::text, job bigint DEFAULT NULL::bigint, owner name DEFAULT NULL::name, tenant text DEFAULT NULL::text, is_site boolean DEFAULT false, targets text[] DEFAULT '{}'::text[], ttl interval DEFAULT NULL::interval, most integer DEFAULT NULL::integer, secret text DEFAULT NULL::text, OUT subscription bigint, OUT made_secret text) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $_$
+#variable_conflict use_variable
+declare
+  is_free boolean := drover.may_command();
+  scope   text := case when job is not null then 'job' when tenant is not null then 'tenant' when is_site then 'site'
+                       else 'owner' end;
+  wrong   text;
+  key     bytea;
+begin
+  if num_nonnulls(job, owner, tenant, nullif(is_site, false)) > 1 then
+    raise exception 'a subscription is for one of a job, an owner, a tenant and the site'
+      using errcode = 'invalid_parameter_value';
+  elsif not (case scope
+      when 'job'    then exists (select from jobqueue where jq_pk = job and jq_type not in ('command', 'notify')
+                                   and (is_free or jq_submitter = session_user))
+      when 'owner'  then is_free or coalesce(owner, session_user) = session_user
+      when 'tenant' then is_free or exists (select from pg_roles where rolname = tenant
+                                              and pg_has_role(session_user, oid, 'member'))
+      else is_free end) then
+    raise exception '% may not subscribe to %', session_user,
+      case scope when 'job' then 'job ' || job else scope || coalesce(' ' || coalesce(owner::text, tenant), '') end
+      using errcode = 'insufficient_privilege';
+  elsif kind in ('alternate', 'dead') and scope <> 'site' then
+    raise exception 'events of kind % are of the site', kind using errcode = 'invalid_parameter_value';
+  elsif not is_free and (select count(*) from drover.subscription where sub_owner = session_user) >= 1000 then
+    raise exception '% has 1,000 subscriptions: remove some', session_user
+      using errcode = 'configuration_limit_exceeded';
+  elsif ttl <= interval '0' or ttl > interval '100 years' then
+    raise exception 'the time to live of a subscription is longer than 0, and 100 years at most'
+      using errcode = 'invalid_parameter_value';
+  end if;
+  select target into wrong from unnest(coalesce(targets, '{}')) as target
+   where (target ~ '^https?://[^\s/?#@\\]+([/?#][^\s\\]*)?$'
+          or target ~ '^mailto:[^\s@:,<>]+@[^\s@:,<>/?]+$') is not true
+      or length(target) > 2000 limit 1;
+  if found then
+    raise exception 'a target is http://... or https://... without a password, or mailto:NAME@HOST (got %)',
+      quote_nullable(left(wrong, 100)) using errcode = 'invalid_parameter_value';
+  elsif secret is null then
+    key := decode(replace(gen_random_uuid()::text || gen_random_uuid(), '-', ''), 'hex');
+    made_secret := 'whsec_' || encode(key, 'base64');
+  elsif length(secret) not between 16 and 200 then
+    raise exception 'a secret has 16 to 200 characters' using errcode = 'invalid_parameter_value';
+  else
+    key := case when starts_with(secret, 'whsec_') then decode(substr(secret, 7), 'base64')
+                else convert_to(secret, 'UTF8') end;
+  end if;
+  insert into drover.subscription (sub_scope, sub_of, sub_kind, sub_targets, sub_most, sub_expires)
+  values (scope, coalesce(job::text, tenant, case when is_site then '' else coalesce(owner, session_user)::text end),
+          kind, coalesce(targets, '{}'), most, now() + ttl)
+  returning sub_pk into subscription;
+  insert into subscription_key values (subscription, drover.hmac_block(key, 54), drover.hmac_block(key, 92));
+  perform drover.record_subscription(subscription, 'subscribed');
+end $_$;
+
+CREATE TABLE drover.subscription (
+    sub_pk bigint NOT NULL,
+    sub_owner name DEFAULT SESSION_USER NOT NULL,
+    sub_scope text NOT NULL,
+    sub_of text NOT NULL,
+    sub_key text GENERATED ALWAYS AS (((sub_scope || ':'::text) || sub_of)) STORED NOT NULL,
+    sub_kind text DEFAULT 'all'::text NOT NULL,
+    sub_targets text[] DEFAULT '{}'::text[] NOT NULL,
+    sub_enabled boolean DEFAULT true NOT NULL,
+    sub_most integer,
+    sub_created timestamp with time zone DEFAULT now() NOT NULL,
+    sub_expires timestamp with time zone,
+    CONSTRAINT subscription_sub_kind_check CHECK ((sub_kind = ANY (ARRAY['all'::text, 'status'::text, 'error'::text, 'subscription'::text, 'share'::text, 'user'::text, 'alternate'::text, 'dead'::text]))),
+    CONSTRAINT subscription_sub_most_check CHECK ((sub_most > 0)),
+    CONSTRAINT subscription_sub_of_check CHECK ((length(sub_of) <= 2000)),
+    CONSTRAINT subscription_sub_scope_check CHECK ((sub_scope = ANY (ARRAY['job'::text, 'owner'::text, 'tenant'::text, 'site'::text]))),
+    CONSTRAINT subscription_sub_targets_check CHECK ((cardinality(sub_targets) <= 10))
+);
+
+CREATE FUNCTION drover.subscribers(kind text, job bigint, owner name, tenant text) RETURNS SETOF drover.subscription
+    LANGUAGE sql STABLE
+    AS $$
+  select * from drover.subscription
+   where sub_key = any (case when kind in ('alternate', 'dead') then array['site:']
+                             else array['job:' || job, 'owner:' || owner, 'tenant:' || tenant, 'site:'] end)
+     and sub_kind in ('all', kind) and sub_enabled and (sub_expires is null or sub_expires > now())
+$$;
+
+CREATE FUNCTION drover.subscription_enable(sub bigint, is_on boolean) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  update drover.subscription set sub_enabled = is_on
+   where sub_pk = sub and (sub_owner = session_user or drover.may_command());
+  if found then
+    perform drover.record_subscription(sub, case when is_on then 'enabled' else 'disabled' end);
+    perform drover.notify('drover_delivery', '');
+    return true;
+  end if;
+  return false;
+end $$;
+
 CREATE FUNCTION drover.takes_priority(letters text, priority text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (letters IS NULL) THEN true WHEN (strpos(letters, '-'::text) = 0) THEN (strpos(letters, "left"(priority, 1)) > 0) ELSE (EXISTS (SELECT FROM unnest(string_to_array(takes_priority.letters, ','::text)) each(each) WHERE (((takes_priority.priority COLLATE "C") >= split_part(each.each, '-'::text, 1)) AND ((takes_priority.priority COLLATE "C") < split_part(each.each, '-'::text, 2))))) END;
+
+CREATE FUNCTION drover.tell_site(kind text, said text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  insert into drover.log (log_type, log_message) values (upper(kind), drover.message(said));
+  perform drover.record_one(kind, null, null, null, said);
+end $$;
 
 CREATE FUNCTION drover.tenant_of(who name) RETURNS text
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -1992,6 +2487,21 @@ CREATE FUNCTION drover.unmet(was integer, more integer, writer xid) RETURNS inte
     AS $$
   select case when was >= 100 and age(writer) <= 0 then 2147483647 else greatest(was + more, 0) end
 $$;
+
+CREATE FUNCTION drover.unsubscribe(sub bigint) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  perform from drover.subscription
+    where sub_pk = sub and (sub_owner = session_user or drover.may_command()) for update;
+  if found then
+    perform drover.record_subscription(sub, 'unsubscribed');
+    delete from drover.subscription where sub_pk = sub;
+    return true;
+  end if;
+  return false;
+end $$;
 
 CREATE FUNCTION drover.wake() RETURNS trigger
     LANGUAGE plpgsql
@@ -2342,6 +2852,77 @@ CREATE VIEW drover.conditions AS
            FROM drover.blocked
           WHERE (blocked.blocked_recovery = recovery.recovery_pk)) b)
   WHERE (b.jobs > 0);
+
+CREATE TABLE drover.dead_letter (
+    dead_pk bigint NOT NULL,
+    dead_date timestamp with time zone DEFAULT now() NOT NULL,
+    dead_kind text NOT NULL,
+    dead_reason text NOT NULL,
+    dead_jq_fk bigint,
+    dead_delivery bigint,
+    dead_text text,
+    CONSTRAINT dead_letter_dead_kind_check CHECK ((dead_kind = ANY (ARRAY['alternate'::text, 'dead'::text])))
+);
+
+ALTER TABLE drover.dead_letter ALTER COLUMN dead_pk ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME drover.dead_letter_dead_pk_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE drover.delivery (
+    del_pk bigint NOT NULL,
+    del_sub bigint NOT NULL,
+    del_target integer NOT NULL,
+    del_event bigint NOT NULL,
+    del_jq_fk bigint NOT NULL,
+    del_state text DEFAULT 'waiting'::text NOT NULL,
+    del_tries integer DEFAULT 0 NOT NULL,
+    del_next timestamp with time zone,
+    del_notify bigint,
+    del_text text,
+    del_ended timestamp with time zone,
+    CONSTRAINT delivery_del_state_check CHECK ((del_state = ANY (ARRAY['waiting'::text, 'sent'::text, 'done'::text, 'dead'::text]))),
+    CONSTRAINT delivery_ends_once CHECK (((del_state = ANY (ARRAY['done'::text, 'dead'::text])) = (del_ended IS NOT NULL))),
+    CONSTRAINT delivery_is_sent_by_a_job CHECK (((del_state = 'sent'::text) = (del_notify IS NOT NULL)))
+);
+
+ALTER TABLE drover.delivery ALTER COLUMN del_pk ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME drover.delivery_del_pk_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE drover.event (
+    ev_pk bigint NOT NULL,
+    ev_date timestamp with time zone DEFAULT now() NOT NULL,
+    ev_jq_fk bigint,
+    ev_job_fk bigint,
+    ev_kind text NOT NULL,
+    ev_old text,
+    ev_new text,
+    ev_text text,
+    ev_owner name,
+    ev_tenant text,
+    ev_is_final boolean DEFAULT false NOT NULL,
+    CONSTRAINT event_ev_kind_check CHECK ((ev_kind = ANY (ARRAY['status'::text, 'error'::text, 'subscription'::text, 'share'::text, 'user'::text, 'alternate'::text, 'dead'::text]))),
+    CONSTRAINT event_ev_text_check CHECK ((length(ev_text) <= 16384))
+);
+
+ALTER TABLE drover.event ALTER COLUMN ev_pk ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME drover.event_ev_pk_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE drover.queue (
     queue_name text NOT NULL,
@@ -2795,6 +3376,37 @@ CREATE VIEW drover.my_cleanup WITH (security_barrier='true') AS
      JOIN drover.jobqueue j ON ((j.jq_pk = c.jq_pk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
+CREATE VIEW drover.my_delivery WITH (security_barrier='true') AS
+ SELECT d.del_pk,
+    d.del_sub,
+    d.del_target,
+    d.del_event,
+    d.del_jq_fk,
+    d.del_state,
+    d.del_tries,
+    d.del_next,
+    d.del_notify,
+    d.del_text,
+    d.del_ended
+   FROM (drover.delivery d
+     JOIN drover.subscription ON ((subscription.sub_pk = d.del_sub)))
+  WHERE (subscription.sub_owner = SESSION_USER);
+
+CREATE VIEW drover.my_event WITH (security_barrier='true') AS
+ SELECT event.ev_pk,
+    event.ev_date,
+    event.ev_jq_fk,
+    event.ev_job_fk,
+    event.ev_kind,
+    event.ev_old,
+    event.ev_new,
+    event.ev_text,
+    event.ev_owner,
+    event.ev_tenant,
+    event.ev_is_final
+   FROM drover.event
+  WHERE (event.ev_owner = SESSION_USER);
+
 CREATE VIEW drover.my_graph WITH (security_barrier='true') AS
  SELECT g.jq_pk,
     g.jq_name,
@@ -2951,6 +3563,21 @@ CREATE VIEW drover.my_output WITH (security_barrier='true') AS
    FROM (drover.output o
      JOIN drover.jobqueue j ON ((j.jq_pk = o.out_jq_fk)))
   WHERE (j.jq_submitter = SESSION_USER);
+
+CREATE VIEW drover.my_subscription WITH (security_barrier='true') AS
+ SELECT subscription.sub_pk,
+    subscription.sub_owner,
+    subscription.sub_scope,
+    subscription.sub_of,
+    subscription.sub_key,
+    subscription.sub_kind,
+    subscription.sub_targets,
+    subscription.sub_enabled,
+    subscription.sub_most,
+    subscription.sub_created,
+    subscription.sub_expires
+   FROM drover.subscription
+  WHERE (subscription.sub_owner = SESSION_USER);
 
 CREATE TABLE drover.queue_start (
     start_queue text NOT NULL,
@@ -3382,6 +4009,21 @@ CREATE TABLE drover.size_limit (
     CONSTRAINT size_limit_limit_bytes_check CHECK (((limit_bytes >= 65536) AND (limit_bytes <= 16777216)))
 );
 
+CREATE TABLE drover.subscription_key (
+    key_sub bigint NOT NULL,
+    key_inner bytea NOT NULL,
+    key_outer bytea NOT NULL
+);
+
+ALTER TABLE drover.subscription ALTER COLUMN sub_pk ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME drover.subscription_sub_pk_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE drover.tenant (
     tenant_name text NOT NULL,
     tenant_queue text DEFAULT 'default'::text NOT NULL
@@ -3424,6 +4066,15 @@ ALTER TABLE ONLY drover.blocked
 
 ALTER TABLE ONLY drover.command_ack
     ADD CONSTRAINT command_ack_pkey PRIMARY KEY (ack_jq_fk, ack_scheduler);
+
+ALTER TABLE ONLY drover.dead_letter
+    ADD CONSTRAINT dead_letter_pkey PRIMARY KEY (dead_pk);
+
+ALTER TABLE ONLY drover.delivery
+    ADD CONSTRAINT delivery_pkey PRIMARY KEY (del_pk);
+
+ALTER TABLE ONLY drover.event
+    ADD CONSTRAINT event_pkey PRIMARY KEY (ev_pk);
 
 ALTER TABLE ONLY drover.host
     ADD CONSTRAINT host_pkey PRIMARY KEY (host_name);
@@ -3491,6 +4142,12 @@ ALTER TABLE ONLY drover.share
 ALTER TABLE ONLY drover.size_limit
     ADD CONSTRAINT size_limit_pkey PRIMARY KEY (limit_column);
 
+ALTER TABLE ONLY drover.subscription_key
+    ADD CONSTRAINT subscription_key_pkey PRIMARY KEY (key_sub);
+
+ALTER TABLE ONLY drover.subscription
+    ADD CONSTRAINT subscription_pkey PRIMARY KEY (sub_pk);
+
 ALTER TABLE ONLY drover.tenant
     ADD CONSTRAINT tenant_pkey PRIMARY KEY (tenant_name);
 
@@ -3507,6 +4164,20 @@ CREATE INDEX claimable_by_number ON drover.claimable USING btree (claim_first) W
 CREATE INDEX claimable_lines ON drover.claimable USING btree (claim_type, claim_queue, claim_host, claim_line, claim_rank) WHERE (claim_line IS NOT NULL);
 
 CREATE INDEX claimable_order ON drover.claimable USING btree (claim_type, claim_queue, claim_host, claim_rank, claim_queued, claim_first);
+
+CREATE INDEX dead_letter_of_job ON drover.dead_letter USING btree (dead_jq_fk);
+
+CREATE INDEX delivery_again ON drover.delivery USING btree (del_next) WHERE ((del_state = 'waiting'::text) AND (del_next IS NOT NULL));
+
+CREATE INDEX delivery_in_order ON drover.delivery USING btree (del_sub, del_target, del_jq_fk, del_pk) WHERE (del_state = ANY (ARRAY['waiting'::text, 'sent'::text]));
+
+CREATE INDEX delivery_of_event ON drover.delivery USING btree (del_event);
+
+CREATE INDEX delivery_sent ON drover.delivery USING btree (del_sub, del_target) WHERE (del_state = 'sent'::text);
+
+CREATE INDEX delivery_waiting ON drover.delivery USING btree (del_sub, del_target, del_pk) WHERE (del_state = 'waiting'::text);
+
+CREATE INDEX event_of_job ON drover.event USING btree (ev_jq_fk, ev_pk);
 
 CREATE INDEX item_failure_of_job ON drover.item_failure USING btree (item_jq_fk);
 
@@ -3541,6 +4212,8 @@ CREATE INDEX schedule_computed ON drover.schedule USING btree (schedule_computed
 CREATE INDEX schedule_due ON drover.schedule USING btree (schedule_due) WHERE schedule_enabled;
 
 CREATE INDEX share_by_role ON drover.share USING btree (share_with);
+
+CREATE INDEX subscription_about ON drover.subscription USING btree (sub_key);
 
 CREATE TRIGGER job_keep_group AFTER DELETE ON drover.job FOR EACH ROW EXECUTE FUNCTION drover.keep_group();
 
@@ -3617,6 +4290,9 @@ ALTER TABLE ONLY drover.jobdepends
 
 ALTER TABLE ONLY drover.schedule_start
     ADD CONSTRAINT schedule_start_start_schedule_fkey FOREIGN KEY (start_schedule) REFERENCES drover.schedule(schedule_name) ON DELETE CASCADE;
+
+ALTER TABLE ONLY drover.subscription_key
+    ADD CONSTRAINT subscription_key_key_sub_fkey FOREIGN KEY (key_sub) REFERENCES drover.subscription(sub_pk) ON DELETE CASCADE;
 
 ALTER TABLE ONLY drover.tenant_queue
     ADD CONSTRAINT tenant_queue_tq_tenant_fkey FOREIGN KEY (tq_tenant) REFERENCES drover.tenant(tenant_name) ON UPDATE CASCADE ON DELETE CASCADE;

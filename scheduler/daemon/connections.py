@@ -44,7 +44,7 @@ NEEDED: Final[dict[e.ConnectionKind, tuple[str, str]]] = {  # and what waits wit
 }
 LISTEN: Final = (
     "listen drover_queue", "listen drover_due", "listen drover_change", "listen drover_command",
-    "listen drover_recovery",
+    "listen drover_recovery", "listen drover_delivery",
 )  # fmt: skip
 KNOWN_REASONS: Final = 8  # of one failure, which are not logged again: two that alternate are no news
 BURST: Final = 5  # wake-ups of a channel that pass at once

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from scheduler.daemon.commands import Ask, Commands, Context, DaemonControl, text_of
 from scheduler.daemon.connections import Connections
+from scheduler.daemon.deliveries import Deliveries
 from scheduler.daemon.log import log_line
 from scheduler.daemon.recovery import PIECE, check_next
 from scheduler.daemon.schedule_starts import start_due
@@ -31,6 +32,7 @@ LOCKED_S: Final = 1.0  # until a row that is locked is tried again
 STARTS_S: Final = 5.0  # between two looks for jobs that cannot start
 STATUS_GAP_S: Final = 1.0  # between two statements that show changes
 DUE_GAP_S: Final = 0.2  # between two statements for due rows
+GATHERED: Final = ("due", "recovery", "deliveries")  # tasks that wait for more of their kind
 SLOW_S: Final = 1.0  # a statement that took longer is worth a warning
 OWN_AGE_S: Final = 10.0  # a row of ours that is this old and not in memory was lost on its way
 MOST_NAMED: Final = 100  # queues that do not exist
@@ -49,6 +51,7 @@ class PeriodicTasks:
         self._slowest: dict[str, float] = {}  # seconds of statements that a warning was about
         self._unknown_queues: set[str] = set()  # that a warning was about
         self._flush: FlushPass | None = None  # under way
+        self._deliveries = Deliveries()
         self._began = loop.now
         rescan, go_on = partial(self.bring_forward, "rescan"), partial(self._due_in, "next command", 0.0)
         schedules_in = partial(self._due_in, "schedules")
@@ -62,6 +65,8 @@ class PeriodicTasks:
             "recovery": self._check_conditions,
             "starts": self._stop_unstartable,
             "schedules": self._start_schedules,
+            "deliveries": self._go_on_with_deliveries,
+            "tidy": self._tidy_events,
             "rescan": self._rescan,
             "rescue": self.give_back_lost,
             "flush": self._remove_old,
@@ -87,7 +92,9 @@ class PeriodicTasks:
     def all_due(self, rescan_s: float = inf) -> None:
         """Make all tasks due: we serve, and know nothing. The first rescan comes after so many seconds at most."""
         now = self._loop.now
-        at_once = dict.fromkeys(("read commands", "tables", "due", "recovery", "starts", "all", "flush"), now)
+        at_once = dict.fromkeys(
+            ("read commands", "tables", "due", "recovery", "starts", "deliveries", "all", "flush"), now
+        )
         rescan = {"rescan": now + min(rescan_s, self._timers.rescan)}
         self._due = dict.fromkeys(self._tasks, NEVER) | at_once | rescan
         self._core.report.show_hosts_again()
@@ -100,7 +107,7 @@ class PeriodicTasks:
     def bring_forward(self, task: str) -> None:
         """Make a task due now, if we serve."""
         if self._is_serving:
-            self._due_in(task, DUE_GAP_S if task in ("due", "recovery") else 0.0)
+            self._due_in(task, DUE_GAP_S if task in GATHERED else 0.0)
 
     def read_commands_in(self, seconds: float) -> None:
         """Read commands after so many seconds at most; daemons that stand by do so too."""
@@ -180,6 +187,14 @@ class PeriodicTasks:
         if seconds is not None:
             self._due_in("schedules", seconds)
 
+    def _go_on_with_deliveries(self) -> Steps[None]:
+        seconds = yield from self._deliveries.go_on(self._ask)
+        if seconds is not None:
+            self._due_in("deliveries", max(DUE_GAP_S, seconds))
+
+    def _tidy_events(self) -> Steps[None]:
+        yield from self._deliveries.tidy(self._ask)
+
     def _rescan(self) -> Steps[None]:
         """Find what was missed: dependencies that are not settled, queues, rows of ours that got lost, wake-ups."""
         self._due["rescan"] = self._loop.now + self._timers.rescan
@@ -188,7 +203,8 @@ class PeriodicTasks:
         yield from self.give_back_lost(OWN_AGE_S)
         self._core.handle(Woken(), self._loop.now)
         self.bring_forward("tables")
-        self.bring_forward("due")
+        for task in ("due", "deliveries", "tidy"):
+            self.bring_forward(task)
         yield from self._ask("remove_dead", age=2 * self._timers.lease)
         self.read_commands_in(0.0)
 

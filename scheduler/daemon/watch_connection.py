@@ -34,6 +34,9 @@ from scheduler.policy.core import Core
 from scheduler.policy.serving import Lease, LeaseStatement, Owner
 
 LEAVE_S: Final = 2.0  # for the last statement
+CHANNELS: Final = (  # of notifications that make tasks due
+    "drover_command", "drover_queue", "drover_due", "drover_recovery", "drover_delivery", "drover_change",
+)  # fmt: skip
 
 
 class Watch:
@@ -87,6 +90,8 @@ class Watch:
             self.periodic.bring_forward("due")
         elif channel == "drover_recovery":
             self.periodic.bring_forward("recovery")
+        elif channel == "drover_delivery":
+            self.periodic.bring_forward("deliveries")
         elif channel == "drover_change":
             self.lease.owner_changed(self._loop.now)
             self.periodic.bring_forward("tables")
@@ -95,7 +100,7 @@ class Watch:
 
     def poll(self) -> None:
         """Make due all that notifications are about, when none arrives."""
-        for channel in ("drover_command", "drover_queue", "drover_due", "drover_recovery", "drover_change"):
+        for channel in CHANNELS:
             self.notified(channel)
 
     def show_soon(self) -> None:

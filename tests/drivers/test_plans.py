@@ -62,6 +62,9 @@ CHORES: dict[str, dict[str, object]] = {
     "close_runs": {},
     "close_commands": {"every": VERBS_ABOUT["every"]},
     "remove_dead": {"age": 60.0},
+    "queue_deliveries": {"most": 200},
+    "find_alternates": {"most": 200},
+    "forget_events": {"beyond": 0, "most": 5000},
 }
 ANY = [Claim(pk, 1, b"", b"1n", WANT) for pk in range(1, BATCH + 1)]
 
