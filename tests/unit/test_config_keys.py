@@ -189,7 +189,7 @@ def test_shipped_file_is_valid_and_runs_four_agents_f122() -> None:
         "license",
         "noop",
     ]
-    assert list(found.agents) == ["sha256", "mimetype", "license", "noop", "shell", "cleanup"]
+    assert list(found.agents) == ["sha256", "mimetype", "license", "noop", "shell", "cleanup", "notify"]
 
 
 def test_shipped_settings_are_commented_at_their_defaults_f122() -> None:
