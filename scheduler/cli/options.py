@@ -173,6 +173,8 @@ JOB_OPTIONS: Final = (  # what a job asks for, of those who submit or schedule i
     _argument("--retries N", "retries after failure; default 0", type=_number(0, LARGEST_NUMBER)),
     _argument("--delete FILE", "remove this file after success; may be repeated", action="append"),
 )
+EVENT_KINDS: Final = ("all", "status", "error", "subscription", "share", "user", "alternate", "dead")
+SUBSCRIPTIONS: Final = {"type": _number(1, 2**63 - 1)}
 SCHEDULE_ACTIONS: Final = ("list", "add", "run", "enable", "disable", "remove", "next")
 
 # For words in the usage of a verb of the registry: the attribute of the parsed options, and the argument that sets it.
@@ -319,6 +321,36 @@ COMMANDS: Final[dict[str, Command]] = {
         _job("job"),
         _argument("-q", "print nothing and exit with that status", dest="quiet"),
         _argument("-w", "wait until the job has ended", dest="wait"),
+    )),
+    "subscribe": Command("events.subscribe", "be told of events of a job, or of all jobs of an owner", (
+        _job("job", "?"),
+        _argument("--owner ROLE", "all jobs of this role; default, without a job: one's own"),
+        _argument("--tenant NAME", "all jobs of this tenant"),
+        _argument("--site", "everything, dead letters too"),
+        _argument("--kind KIND", "events of this kind only", choices=EVENT_KINDS, default="all"),
+        _argument("--to TARGET", "deliver to this URL or to mailto:ADDRESS; may be repeated", action="append"),
+        _argument("--ttl INTERVAL", "end the subscription after so long, as 90m"),
+        _argument("--most N", "give up what more than N deliveries wait for", type=POSITIVE),
+        _argument("--secret-file FILE", "sign with the secret in this file; - is stdin; default: one is made"),
+        _argument("--json", "one JSON object"),
+    )),
+    "unsubscribe": Command("events.unsubscribe", "remove subscriptions", (
+        _argument("subscriptions SUBSCRIPTION", "their numbers", nargs="+", **SUBSCRIPTIONS),
+        JSON_LINES,
+    )),
+    "subscriptions": Command("events.subscriptions", "list subscriptions, or switch some on or off", (
+        _argument("action", "default: list", nargs="?", default="list", choices=("list", "enable", "disable")),
+        _argument("subscriptions SUBSCRIPTION", "their numbers", nargs="*", **SUBSCRIPTIONS),
+        JSON_LINES,
+    )),
+    "events": Command("events.events", "print events, or post one", (
+        _job("job", "?"),
+        _argument("-n N", "print the newest N, 0 for all; default 100", dest="rows", type=COUNT, default=100),
+        _argument("--offset N", "leave out the newest N", type=COUNT, default=0),
+        _argument("--deliveries", "print what was delivered, and what is to be"),
+        _argument("--dead", "print what was given up, and jobs that no scheduler takes"),
+        _argument("--post TEXT", "record this text as an event of the job"),
+        JSON_LINES,
     )),
     "import-scheduler-conf": Command("import_conf.import_scheduler_conf", "write the TOML of an old Scheduler.conf", (
         _argument("files FILE", "a Scheduler.conf, and the Hosts.conf that goes with it", nargs="+"),

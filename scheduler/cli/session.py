@@ -33,7 +33,17 @@ from scheduler.package_data import schema_dir
 
 # How much a role may see of a table: all rows but not what jobs work on, its own rows, or nothing.
 MASKED, OWN, NOTHING = "masked", "own", "nothing"
-RESTRICTED_TABLES: Final = ("jobqueue", "scheduler_status", "output", "why", "log", "blocked_jobs")
+RESTRICTED_TABLES: Final = (
+    "jobqueue",
+    "scheduler_status",
+    "output",
+    "why",
+    "log",
+    "blocked_jobs",
+    "event",
+    "subscription",
+    "delivery",
+)
 RESTRICTIONS: Final = {
     ("jobqueue", OWN): "sees its own jobs alone: no others are listed or counted",
     ("scheduler_status", MASKED): "does not see how long the statements and turns of schedulers take",
@@ -57,6 +67,8 @@ RULES: Final = {  # what a row breaks, in words for those who do not know the co
     "schedule_schedule_name_check": "the name of a schedule has letters, digits and _ . / - (not first), 64 at most",
     "schedule_schedule_jitter_check": "a jitter is from 0 to one day",
     "schedule_jitter_is_less_than_every": "a jitter must be less than the interval between two starts",
+    "subscription_sub_targets_check": "a subscription has 10 targets at most",
+    "subscription_sub_kind_check": "there is no such kind of events",
     "jobdepends_not_on_itself": "a job cannot depend on itself",
 }
 CONSTRAINT: Final = re.compile('violates [a-z ]*constraint "([a-z_]+)"')
