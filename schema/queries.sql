@@ -363,6 +363,16 @@ insert into drover.log (log_jq_fk, log_type, log_host, log_agent, log_pid, log_m
 select * from unnest(:jobs::bigint[], :types::text[], :hosts::text[], :agents::text[], :pids::integer[],
                      :messages::text[])
 
+-- name: write_events
+-- The same, where agents have posted events: each about its job, unless that has ended.
+with written as (
+  insert into drover.log (log_jq_fk, log_type, log_host, log_agent, log_pid, log_message)
+  select * from unnest(:jobs::bigint[], :types::text[], :hosts::text[], :agents::text[], :pids::integer[],
+                       :messages::text[])
+  returning log_pk, log_jq_fk, log_type, log_message)
+select count(drover.agent_event(log_jq_fk, log_message))
+  from (select * from written where log_type = 'EVENT' order by log_pk) posted
+
 -- name: write_output
 -- Insert pieces of the output of jobs. A piece that is there already was sent before the connection was lost. Notify
 -- channel drover_output of the jobs whose output is followed, 300 in an array.

@@ -107,6 +107,15 @@ begin
   return null;
 end $$;
 
+CREATE FUNCTION drover.agent_event(job bigint, said text) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select drover.record_one('user', jq_pk, jq_submitter, job_tenant, said)
+    from jobqueue left join drover.job on job_pk = jq_job_fk
+   where jq_pk = agent_event.job and jq_endtime is null and said <> ''
+$$;
+
 CREATE FUNCTION drover.announce(pks bigint[], states text[]) RETURNS bigint
     LANGUAGE plpgsql
     AS $$

@@ -109,6 +109,11 @@ def echo(text: str) -> None:
     _say_text("ECHO", text)
 
 
+def event(text: str) -> None:
+    """Post an event of the job: it is logged, and delivered to those who subscribed to the job."""
+    _say_text("EVENT", text)
+
+
 def success() -> None:
     _say("Success")
 

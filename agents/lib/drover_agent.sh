@@ -52,6 +52,7 @@ drover_warning() { _drover_say WARNING "$*"; }
 drover_error() { _drover_say ERROR "$*"; }
 drover_fatal() { _drover_say FATAL "$*"; }
 drover_echo() { _drover_say ECHO "$*"; }
+drover_event() { _drover_say EVENT "$*"; }
 drover_fail() { _drover_say FAIL "$*"; }
 drover_blocked() { _drover_say BLOCKED "$*"; }
 drover_result() { _drover_say RESULT "$*"; }

@@ -19,6 +19,7 @@ from scheduler.model.queue_requests import CLAIM_COLUMNS, SUSPECT_AFTER, ClaimPo
 END_AND_CLAIM: Final = "end_and_claim"
 ONLY_END: Final = "only_end"
 ONLY_CLAIM: Final = "only_claim"
+EVENT: Final = "EVENT"  # the type of a log line that is an event too
 FEW: Final = 4  # claims that are read at once
 REQUEST_LIMIT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1
@@ -100,7 +101,8 @@ class QueueConnection:
                 return "record_in_hand", {"owner": self.owner, "pks": pks}
             case r.WriteLog(rows):
                 names = ("jobs", "types", "hosts", "agents", "pids", "messages")
-                return "write_log", _columns(rows, *names)
+                has_events = any(row.type == EVENT for row in rows)
+                return "write_events" if has_events else "write_log", _columns(rows, *names)
             case r.WriteOutput(rows, followed):
                 columns = _columns(rows, "jobs", "attempts", "parts", "streams", "texts")
                 return "write_output", {"followed": followed, **columns}

@@ -19,14 +19,14 @@ Row = tuple[bytes | None, ...]
 
 LINE_LIMIT: Final = 1 << 20  # bytes, without the newline
 
-OK, ERROR, WARNING, FATAL, LOG = b"OK", b"ERROR", b"WARNING", b"FATAL", b"LOG"
+OK, ERROR, WARNING, FATAL, LOG, EVENT = b"OK", b"ERROR", b"WARNING", b"FATAL", b"LOG", b"EVENT"
 SUCCESS, ITEMS, HEARTBEAT, ECHO = b"Success", b"ItemsProcessed", b"Heartbeat", b"ECHO"
 DB, FAIL, BLOCKED, RESULT = b"DB", b"FAIL", b"BLOCKED", b"RESULT"
 DEBUG = b"DEBUG"  # anything else
 
 # A keyword ends at the end of the line, a blank or a colon; `DB` alone insists on its colon and space (F99).
 _LINE: Final = re.compile(
-    rb"(?:(OK|ERROR|WARNING|FATAL|LOG|Success|ItemsProcessed|Heartbeat|ECHO|FAIL|BLOCKED|RESULT)"
+    rb"(?:(OK|ERROR|WARNING|FATAL|LOG|EVENT|Success|ItemsProcessed|Heartbeat|ECHO|FAIL|BLOCKED|RESULT)"
     rb"(?:[ \t:]+(.*))?|(DB): (.*))",
     re.DOTALL,
 )

@@ -268,6 +268,14 @@ begin
   return drover.record_one('user', job, j.jq_submitter, j.job_tenant, said);
 end $$;
 
+-- A text that the agent of a job posts, as an event. Return its number; null if the job has ended.
+create function drover.agent_event(job bigint, said text) returns bigint
+  language sql security definer set search_path = drover, pg_temp as $$
+  select drover.record_one('user', jq_pk, jq_submitter, job_tenant, said)
+    from jobqueue left join drover.job on job_pk = jq_job_fk
+   where jq_pk = agent_event.job and jq_endtime is null and said <> ''
+$$;
+
 -- ---------------------------------------------------------------- subscriptions
 
 -- One block of HMAC: the key, with each of its 64 bytes combined with `pad`.

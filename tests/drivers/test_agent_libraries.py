@@ -36,6 +36,7 @@ def python_agent(tmp_path: Path, body: str) -> Agent:
         ("drover_agent.error('')", [b"ERROR"]),
         ("drover_agent.fatal('x')", [b"FATAL x"]),
         ("drover_agent.echo('\\udce9\\ud800')", [b"ECHO \\udce9\\ud800"]),
+        ("drover_agent.event('half')", [b"EVENT half"]),
         ("drover_agent.success()", [b"Success"]),
         ("drover_agent.heartbeat()", [b"Heartbeat"]),
         ("drover_agent.items_processed(7)", [b"ItemsProcessed 7"]),
@@ -158,7 +159,7 @@ WORDS = """#!/bin/sh
 drover_ready
 while drover_next; do
     drover_error "two
-lines"; drover_warning a  b; drover_fatal x; drover_echo y; drover_success; drover_heartbeat
+lines"; drover_warning a  b; drover_fatal x; drover_echo y; drover_event z; drover_success; drover_heartbeat
     drover_items_processed 3; drover_result '{}'; drover_blocked tape later; drover_fail "no $(drover_get a)"
     drover_done
 done
@@ -168,6 +169,6 @@ done
 def test_each_function_of_the_shell_library_prints_its_line(tmp_path: Path) -> None:
     with shell_agent(tmp_path, "", WORDS) as agent:
         assert agent.work(b'a="good"') == [
-            b"ERROR two lines", b"WARNING a b", b"FATAL x", b"ECHO y", b"Success", b"Heartbeat",
+            b"ERROR two lines", b"WARNING a b", b"FATAL x", b"ECHO y", b"EVENT z", b"Success", b"Heartbeat",
             b"ItemsProcessed 3", b"RESULT {}", b"BLOCKED tape later", b"FAIL no good",
         ]  # fmt: skip

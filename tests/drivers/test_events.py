@@ -13,7 +13,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from scheduler.model.queue_requests import EndAndClaim, Save, SaveRow
+from scheduler.model.queue_requests import EndAndClaim, LogRow, Save, SaveRow, WriteLog
 from tests.connection_tools import fetch, rows_of
 from tests.queue_tools import Desk, end, insert, many, mark
 from tests.role_tools import PLAIN, Login
@@ -133,6 +133,18 @@ def test_history_of_a_job_is_read_by_pieces_t97(desk: Desk, database: str) -> No
         fetch(database, "select drover.job_event(1, %s)", text)
     query = "select ev_text from drover.event where ev_jq_fk = 1 and ev_kind = 'user' order by ev_pk limit 2 offset 1"
     assert fetch(database, query) == [("b",), ("c",)]
+
+
+def test_an_agent_posts_events_until_its_job_has_ended_t95_t100(desk: Desk, database: str) -> None:
+    many(database, 2)
+    first, _ = desk.claim()
+    desk.ask(EndAndClaim([end(first)], ()))
+    lines = [(first.pk, "EVENT", "late"), (2, "LOG", "no event"), (2, "EVENT", "a"), (2, "EVENT", "b")]
+    desk.ask(WriteLog([LogRow(job, kind, "alpha", "a", 9, text) for job, kind, text in lines]))
+    assert fetch(database, "select ev_jq_fk, ev_kind, ev_text from drover.event order by ev_pk") == [
+        (2, "user", "a"), (2, "user", "b"),
+    ]  # fmt: skip
+    assert fetch(database, "select count(*) from drover.log") == [(4,)]
 
 
 def test_long_text_is_cut_and_says_so_t117(database: str) -> None:

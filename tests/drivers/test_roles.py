@@ -64,6 +64,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
     paths = dict(fetch_all(login(""), query))
     assert list(paths) == [
         "add_edges",
+        "agent_event",
         "bury",
         "bury_deliveries",
         "clean_up",
@@ -140,6 +141,7 @@ def test_no_role_may_change_the_schema(login: Login, role: str) -> None:
         "record_one('user', 1, null, null, 'x')",
         "deliver(array[1::bigint])",
         "notification(1)",
+        "agent_event(1, 'x')",
         "queue_deliveries('default', 1)",
         "offer(null, false)",
         "offer_all(null)",

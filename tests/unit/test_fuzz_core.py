@@ -194,8 +194,8 @@ def meaning(line: bytes) -> tuple[bytes, bytes]:
     if line.startswith(b"DB: "):
         return b"DB", line.removesuffix(b"\r")[4:].strip()
     for keyword in (
-        b"OK", b"ERROR", b"WARNING", b"FATAL", b"LOG", b"Success", b"ItemsProcessed", b"Heartbeat", b"ECHO", b"FAIL",
-        b"BLOCKED", b"RESULT",
+        b"OK", b"ERROR", b"WARNING", b"FATAL", b"LOG", b"EVENT", b"Success", b"ItemsProcessed", b"Heartbeat", b"ECHO",
+        b"FAIL", b"BLOCKED", b"RESULT",
     ):  # fmt: skip
         text = line.removesuffix(b"\r").removeprefix(keyword)
         if line.startswith(keyword) and text[:1] in (b"", b" ", b"\t", b":"):

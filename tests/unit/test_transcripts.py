@@ -8,7 +8,7 @@ from scheduler.model import protocol
 from tests import read_transcripts
 
 KEYWORDS = {
-    b"OK", b"ERROR", b"WARNING", b"FATAL", b"LOG", b"Success", b"ItemsProcessed",
+    b"OK", b"ERROR", b"WARNING", b"FATAL", b"LOG", b"EVENT", b"Success", b"ItemsProcessed",
     b"Heartbeat", b"ECHO", b"DB", b"FAIL", b"BLOCKED", b"RESULT", b"DEBUG",
 }  # fmt: skip
 
