@@ -134,32 +134,32 @@ end $$;
 create function drover.record(pks bigint[], states text[]) returns void
   language plpgsql security definer set search_path = drover, pg_temp as $$
 declare
-  made bigint[];
+  made    bigint[];
+  has_try boolean;
 begin
   with change as materialized (
-    select n, j.*, u.state, job_tenant, ev_new as was
+    select n, j.*, u.state, job_tenant
       from unnest(pks, states) with ordinality as u(pk, state, n)
      cross join lateral (
-       select jq_pk, jq_job_fk, jq_type, jq_submitter, jq_endtext from jobqueue
+       select jq_pk, jq_job_fk, jq_type, jq_submitter, jq_endtext, jq_endtime from jobqueue
         where jq_pk = u.pk and jq_type <> 'command' offset 0) j
-      left join job on job_pk = jq_job_fk
-      left join lateral (
-        select ev_new from event where ev_jq_fk = u.pk and ev_kind = 'status' order by ev_pk desc limit 1) e on true),
+      left join job on job_pk = jq_job_fk),
   recorded as (
     insert into event (ev_jq_fk, ev_job_fk, ev_kind, ev_old, ev_new, ev_text, ev_owner, ev_tenant, ev_is_final)
-    select jq_pk, jq_job_fk, kind, coalesce(was, 'queued'), state, drover.message(jq_endtext), jq_submitter, job_tenant,
+    select jq_pk, jq_job_fk, kind,
+           coalesce((select ev_new from event where ev_jq_fk = jq_pk and ev_kind = 'status'
+                      order by ev_pk desc limit 1), 'queued'),
+           state, drover.message(jq_endtext), jq_submitter, job_tenant,
            kind = 'status' and state in ('done', 'failed', 'cancelled', 'ignored', 'skipped')
       from change cross join (values (1, 'error'), (2, 'status')) as k(place, kind)
      where jq_type <> 'notify' and (kind = 'status' or state = 'failed')
        and exists (select from drover.subscribers(kind, jq_pk, jq_submitter, job_tenant))
      order by n, place
     returning ev_pk)
-  select array_agg(ev_pk order by ev_pk) into made from recorded;
+  select array_agg(ev_pk order by ev_pk), (select bool_or(jq_type = 'notify' and jq_endtime is not null) from change)
+    into made, has_try from recorded;
   perform drover.deliver(made) where made is not null;
-  perform drover.notify('drover_delivery', '')
-    where exists (select from unnest(pks) as pk cross join lateral (
-                    select from jobqueue
-                     where jq_pk = pk and jq_type = 'notify' and jq_endtime is not null offset 0) j);
+  perform drover.notify('drover_delivery', '') where has_try;
 end $$;
 
 -- Record one event that is no new state, if it is asked for; return its number.
@@ -321,8 +321,11 @@ begin
       using errcode = 'insufficient_privilege';
   elsif kind in ('alternate', 'dead') and scope <> 'site' then
     raise exception 'events of kind % are of the site', kind using errcode = 'invalid_parameter_value';
-  elsif not is_free and (select count(*) from drover.subscription where sub_owner = session_user) >= 1000 then
-    raise exception '% has 1,000 subscriptions: remove some', session_user
+  elsif not is_free and ((select count(*) from drover.subscription where sub_owner = session_user) >= 10000
+                         or (select count(*) from drover.subscription
+                              where sub_key = scope || ':' || coalesce(job::text, tenant, session_user)
+                                and sub_owner = session_user) >= 10) then
+    raise exception '% has 10,000 subscriptions, or 10 about the same: remove some', session_user
       using errcode = 'configuration_limit_exceeded';
   elsif ttl <= interval '0' or ttl > interval '100 years' then
     raise exception 'the time to live of a subscription is longer than 0, and 100 years at most'
@@ -502,9 +505,16 @@ begin
   if exists (select from agent where agent_group = of_group and agent_type = 'notify' and agent_enabled
                 and agent_present) then
     for d in
+      with recursive place as (  -- where deliveries wait
+        (select del_sub as sub, del_target as target from delivery where del_state = 'waiting'
+          order by del_sub, del_target limit 1)
+         union all
+        select n.* from place cross join lateral (
+          select del_sub, del_target from delivery
+           where del_state = 'waiting' and (del_sub, del_target) > (sub, target)
+           order by del_sub, del_target limit 1) n)
       select due.del_pk
-        from subscription cross join lateral generate_series(1, cardinality(sub_targets)) as target
-       cross join lateral (
+        from place join subscription on sub_pk = sub cross join lateral (
          select 20 - count(*) as room from delivery where del_sub = sub_pk and del_target = target
             and del_state = 'sent') r
        cross join lateral (

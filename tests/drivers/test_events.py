@@ -208,6 +208,14 @@ def test_member_subscribes_to_the_tenant_that_is_its_role_t96_t113(login: Login,
     assert fetch_all(login(""), EVENTS) == [(job, "status", "queued", "held", False)]
 
 
+def test_front_end_makes_10_subscriptions_about_the_same_t96(tenants: list[Connection]) -> None:
+    owner, _ = tenants
+    for _ in range(10):
+        fetch_one(owner, "select subscription from drover.subscribe()")
+    with pytest.raises(psycopg.errors.ConfigurationLimitExceeded, match="10 about the same"):
+        fetch_one(owner, "select subscription from drover.subscribe()")
+
+
 @pytest.mark.parametrize("role", ["operator", "scheduler", "readonly", "frontend"])
 def test_no_role_reads_secrets_of_subscriptions_c53(login: Login, role: str) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
