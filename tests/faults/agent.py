@@ -4,6 +4,7 @@ A line of RECORD is `kind token daemon pid job attempt`, with `-` for what a lin
 command that works on this one. The first word of a text is the token; the others say what to do:
 
     nap:SECONDS   work for so long     log    say a LOG line     note   ask a registered statement     sql   free SQL
+    event         post an event
     blocked:NAME  BLOCKED NAME the first time    stuck:NAME   always
     fail          FAIL the first time  out    print a lot        again:SECONDS   nap, but not the first time
 
@@ -83,6 +84,7 @@ def reply(text: str) -> None:
 ACTS = {
     "nap": lambda _token, rest: time.sleep(float(rest)),
     "log": lambda token, _rest: reply(f"LOG {token}"),
+    "event": lambda token, _rest: reply(f"EVENT {token}"),
     "note": lambda token, _rest: ask(f'DB: note {{"token": "{token}"}}'),
     "sql": lambda token, _rest: ask(f"DB: insert into faults.noted values ('{token}');"),
     "out": lambda token, _rest: reply(token * 100),

@@ -284,7 +284,7 @@ class Site:
         with self._front.transaction():
             for _ in range(plain):
                 self._queue("line", again)
-            for acts in ("nap:0.25", "log", "note"):
+            for acts in ("nap:0.25", "log", "nap:0.1 event", "note"):
                 self._queue("line", f"{acts} {again}")
             self._queue("line", f"fail {again}", jq_retries=1000)
             self._queue("line", f"blocked:short {again}")
