@@ -113,21 +113,20 @@ ended as (
 -- Tell who listens of these ends, and record them for those who subscribed.
 announced as materialized (
   -- not by drover.announce, which would look up the job groups that are known here
-  select drover.notify('drover_event', '[' || string_agg(events, ',') || ']') from (
+  select drover.notify('drover_event', '[' || string_agg(events, ',') || ']'),
+         case when drover.has_subscriptions() then drover.record_ends('[' || string_agg(events, ',') || ']') end
+    from (
     select chunk, '{"jq_pk":' || string_agg(jq_pk::text, ',"state":"done","job_pk":' || job || '},{"jq_pk":')
                   || ',"state":"done","job_pk":' || job || '}' as events
       from (select jq_pk, n / 100 as chunk, coalesce(jq_job_fk::text, 'null') as job from ended) e
      group by chunk, job) c
-   group by chunk),
-recorded as materialized (  -- without a subscription nothing but the look for one
-  select drover.record(array_agg(jq_pk order by n), array_fill('done'::text, array[count(*)::integer])) from ended
-   where (select exists (select from drover.subscription)) having count(*) > 0)
+   group by chunk)
 
 -- fragment: summary_of_ends
 -- In the columns of a claim `attempt`: how many jobs ended; `args`: those that have children; `more`: the jobs that
 -- ended, if not all did.
 (select s.*
-   from (select count(*) from announced) as all_of_them, (select count(*) from recorded) as all_of_these,
+   from (select count(*) from announced) as all_of_them,
         (select count(*)::integer as attempt, string_agg(case when jq_has_children then jq_pk::text end, ',') as args,
                 case when count(*) < cardinality(:pks::bigint[])
                      then coalesce(array_to_string(array_agg(jq_pk), ','), '') end as more

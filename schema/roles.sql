@@ -228,8 +228,8 @@ grant execute on function drover.flush(timestamptz, boolean, integer, text, bigi
   drover.prune(jsonb, integer, text, bigint) to drover_scheduler;
 -- Records events, queues their deliveries, and removes them when nobody needs them.
 grant execute on function
-  drover.record(bigint[], text[]), drover.agent_event(bigint, text), drover.bury(bigint[], text[]),
-  drover.queue_deliveries(text, integer),
+  drover.has_subscriptions(), drover.record(bigint[], text[]), drover.record_ends(text),
+  drover.agent_event(bigint, text), drover.bury(bigint[], text[]), drover.queue_deliveries(text, integer),
   drover.find_alternates(text, integer), drover.forget_events(bigint, integer) to drover_scheduler;
 -- Queues what schedules ask for, once for each of their times.
 grant execute on function

@@ -127,7 +127,7 @@ begin
       from unnest(pks, states) with ordinality as u(pk, state, n)
       left join drover.jobqueue j on j.jq_pk = u.pk
      group by (u.n - 1) / 80) c;
-  if exists (select from drover.subscription) then
+  if drover.has_subscriptions() then
     perform drover.record(pks, states);
   end if;
   if states && '{failed,ignored}' then
@@ -624,6 +624,18 @@ CREATE FUNCTION drover.escape(value text) RETURNS text
     from string_to_table(value, null) with ordinality as t(c, n)
 $_$;
 
+CREATE FUNCTION drover.expect_subscriptions() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  if not drover.has_subscriptions() then
+    perform pg_advisory_xact_lock(hashtextextended('drover.has_subscriptions', 0));  -- two cannot replace it at once
+    perform drover.set_has_subscriptions(true);
+  end if;
+  return null;
+end $$;
+
 CREATE FUNCTION drover.expect_tenants() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -777,6 +789,7 @@ begin
    where sub_expires < now() - interval '1 day'
       or sub_scope = 'job' and not exists (select from jobqueue where jq_pk = sub_of::bigint)
          and not exists (select from delivery where del_sub = sub_pk and del_state in ('waiting', 'sent'));
+  perform drover.forget_subscriptions() where drover.has_subscriptions();
   select max(ev_pk) into until from (select ev_pk from event where ev_pk > beyond order by ev_pk limit most) e
   having count(*) = most;
   delete from event
@@ -792,6 +805,18 @@ begin
   return until;
 end $$;
 
+CREATE FUNCTION drover.forget_subscriptions() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if not exists (select from drover.subscription) then
+    lock table drover.subscription in share mode nowait;
+    perform drover.set_has_subscriptions(false) where not exists (select from drover.subscription);
+  end if;
+exception when lock_not_available then
+  return;  -- the next look is in a minute
+end $$;
+
 CREATE FUNCTION drover.gone() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -800,6 +825,10 @@ begin
   perform drover.withdraw(old);
   return null;
 end $$;
+
+CREATE FUNCTION drover.has_subscriptions() RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$select false$$;
 
 CREATE FUNCTION drover.has_token(job drover.jobqueue) RETURNS boolean
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -1960,6 +1989,13 @@ begin
   perform drover.notify('drover_delivery', '') where has_try;
 end $$;
 
+CREATE FUNCTION drover.record_ends(told text) RETURNS void
+    LANGUAGE sql
+    AS $$
+  select drover.record(array_agg(jq_pk order by n), array_agg(state order by n))
+    from rows from (json_to_recordset(told::json) as (jq_pk bigint, state text)) with ordinality as e(jq_pk, state, n)
+$$;
+
 CREATE FUNCTION drover.record_one(kind text, job bigint, owner name, tenant text, said text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -2194,6 +2230,14 @@ exception
       return sqlerrm;
     end if;
     raise;
+end $$;
+
+CREATE FUNCTION drover.set_has_subscriptions(is_so boolean) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  execute format('create or replace function drover.has_subscriptions() returns boolean language sql stable '
+                 'parallel safe as %L', 'select ' || is_so);
 end $$;
 
 CREATE FUNCTION drover.settle(parents bigint[], beyond bigint, most integer, waits boolean, OUT released integer, OUT unsettled bigint[], OUT place bigint, OUT locked bigint[]) RETURNS record
@@ -4289,6 +4333,8 @@ CREATE TRIGGER schedule_prepare BEFORE INSERT OR UPDATE OF schedule_at, schedule
 CREATE TRIGGER schedule_wake AFTER INSERT OR UPDATE OF schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_jitter, schedule_enabled ON drover.schedule FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
 CREATE TRIGGER scheduler_group_taken_by_older AFTER UPDATE OF group_owner ON drover.scheduler_group FOR EACH ROW WHEN ((new.group_owner IS DISTINCT FROM old.group_owner)) EXECUTE FUNCTION drover.show_all_in_hand();
+
+CREATE TRIGGER subscription_is_expected AFTER INSERT ON drover.subscription FOR EACH STATEMENT EXECUTE FUNCTION drover.expect_subscriptions();
 
 CREATE TRIGGER tenant_is_expected AFTER INSERT OR DELETE ON drover.tenant FOR EACH STATEMENT EXECUTE FUNCTION drover.expect_tenants();
 

@@ -1,8 +1,8 @@
 -- Events: what happened to jobs, who asked to be told of it, and what is still to be delivered to them.
 --
 -- An event is recorded in the transaction of the change, and only if a subscription asks for it. drover.announce and
--- the ends of plain jobs in query end_and_claim record the changes of jobs; a site without a subscription pays a look
--- into an empty table for each of these statements, not for each job (decision 0044).
+-- the ends of plain jobs in query end_and_claim record the changes of jobs; without a subscription on the site this
+-- costs them nothing (drover.has_subscriptions, decision 0044).
 
 -- ---------------------------------------------------------------- tables
 
@@ -87,6 +87,29 @@ create index dead_letter_of_job on drover.dead_letter (dead_jq_fk);
 
 -- ---------------------------------------------------------------- events
 
+-- Whether there may be a subscription. The planner replaces a call by the constant, and plans again when the function
+-- is replaced: so the statements that end plain jobs look into no table for it. Set by the first subscription, in its
+-- transaction; set back by drover.forget_events when there is none any more.
+create function drover.has_subscriptions() returns boolean language sql stable parallel safe as 'select false';
+
+create function drover.set_has_subscriptions(is_so boolean) returns void language plpgsql as $$
+begin
+  execute format('create or replace function drover.has_subscriptions() returns boolean language sql stable '
+                 'parallel safe as %L', 'select ' || is_so);
+end $$;
+
+create function drover.expect_subscriptions() returns trigger
+  language plpgsql security definer set search_path = drover, pg_temp as $$
+begin
+  if not drover.has_subscriptions() then
+    perform pg_advisory_xact_lock(hashtextextended('drover.has_subscriptions', 0));  -- two cannot replace it at once
+    perform drover.set_has_subscriptions(true);
+  end if;
+  return null;
+end $$;
+create trigger subscription_is_expected after insert on drover.subscription
+  for each statement execute function drover.expect_subscriptions();
+
 -- A text that is too long is cut, and says so.
 create function drover.message(said text) returns text language sql immutable parallel safe
   return case when length(said) > 16384 then left(said, 16300) || ' [cut: ' || length(said) || ' characters]'
@@ -161,6 +184,12 @@ begin
   perform drover.deliver(made) where made is not null;
   perform drover.notify('drover_delivery', '') where has_try;
 end $$;
+
+-- Record the ends that a notification is about.
+create function drover.record_ends(told text) returns void language sql as $$
+  select drover.record(array_agg(jq_pk order by n), array_agg(state order by n))
+    from rows from (json_to_recordset(told::json) as (jq_pk bigint, state text)) with ordinality as e(jq_pk, state, n)
+$$;
 
 -- Record one event that is no new state, if it is asked for; return its number.
 create function drover.record_one(kind text, job bigint, owner name, tenant text, said text) returns bigint
@@ -239,7 +268,7 @@ begin
       from unnest(pks, states) with ordinality as u(pk, state, n)
       left join drover.jobqueue j on j.jq_pk = u.pk
      group by (u.n - 1) / 80) c;
-  if exists (select from drover.subscription) then
+  if drover.has_subscriptions() then
     perform drover.record(pks, states);
   end if;
   if states && '{failed,ignored}' then
@@ -585,6 +614,17 @@ begin
   return made;
 end $$;
 
+-- Set drover.has_subscriptions back if there is none, nor one that is just made.
+create function drover.forget_subscriptions() returns void language plpgsql as $$
+begin
+  if not exists (select from drover.subscription) then
+    lock table drover.subscription in share mode nowait;
+    perform drover.set_has_subscriptions(false) where not exists (select from drover.subscription);
+  end if;
+exception when lock_not_available then
+  return;  -- the next look is in a minute
+end $$;
+
 -- Remove a piece of what nobody needs any more: subscriptions a day after they expired, or whose job is gone; and,
 -- beyond an event, events whose job is gone or that are of none and a month old. Return where to go on; null: the end.
 create function drover.forget_events(beyond bigint, most integer) returns bigint
@@ -596,6 +636,7 @@ begin
    where sub_expires < now() - interval '1 day'
       or sub_scope = 'job' and not exists (select from jobqueue where jq_pk = sub_of::bigint)
          and not exists (select from delivery where del_sub = sub_pk and del_state in ('waiting', 'sent'));
+  perform drover.forget_subscriptions() where drover.has_subscriptions();
   select max(ev_pk) into until from (select ev_pk from event where ev_pk > beyond order by ev_pk limit most) e
   having count(*) = most;
   delete from event

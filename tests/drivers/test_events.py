@@ -8,6 +8,8 @@ import base64
 import hashlib
 import hmac
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import psycopg
@@ -15,6 +17,7 @@ import pytest
 
 from scheduler.model.queue_requests import EndAndClaim, LogRow, Save, SaveRow, WriteLog
 from tests.connection_tools import fetch, rows_of
+from tests.patience import PATIENCE_S
 from tests.queue_tools import Desk, end, insert, many, mark
 from tests.role_tools import PLAIN, Login
 from tests.schema_tools import Connection, fetch_all, fetch_one
@@ -401,3 +404,87 @@ def test_an_end_of_a_job_does_not_wait_for_who_unsubscribes_just_now_t99(desk: D
         other.execute("select drover.unsubscribe(%s)", (number,))
         desk.ask(EndAndClaim([end(claim)], ()))
         assert fetch(database, "select jq_state::text from drover.jobqueue") == [("done",)]
+
+
+# ---- what a site without a subscription pays
+
+
+def end_one(desk: Desk, database: str) -> None:
+    """End a plain job."""
+    insert(database)
+    (claim,) = desk.claim()
+    desk.ask(EndAndClaim([end(claim)], ()))
+
+
+def expects(database: str) -> bool:
+    """Return whether the ends of plain jobs are recorded."""
+    return bool(fetch(database, "select drover.has_subscriptions()")[0][0])
+
+
+def test_without_subscriptions_an_end_looks_into_no_table_for_them_t93(database: str) -> None:
+    plans = []
+    for _ in range(2):
+        with psycopg.connect(database) as connection:
+            query = "explain (verbose) select drover.record_ends('') where drover.has_subscriptions()"
+            plans.append(str(connection.execute(query).fetchall()))
+        subscribe(database)
+    assert ["One-Time Filter: false" in plan for plan in plans] == [True, False]
+
+
+def test_first_subscription_changes_statements_that_are_prepared_t93(desk: Desk, database: str) -> None:
+    end_one(desk, database)
+    subscribe(database, kind="status")
+    end_one(desk, database)
+    assert [row[0] for row in fetch(database, EVENTS)] == [2]
+
+
+def test_an_end_does_not_wait_for_who_subscribes_first_just_now_t99(desk: Desk, database: str) -> None:
+    with psycopg.connect(database) as other:
+        other.execute("select drover.subscribe(kind => 'status')")
+        end_one(desk, database)
+        other.commit()
+        end_one(desk, database)
+    assert [row[0] for row in fetch(database, EVENTS)] == [2]
+
+
+def test_first_subscription_that_is_rolled_back_leaves_nothing_t93(desk: Desk, database: str) -> None:
+    with psycopg.connect(database) as other:
+        other.execute("select drover.subscribe(kind => 'status')")
+        other.rollback()
+    end_one(desk, database)
+    assert (expects(database), fetch(database, EVENTS)) == (False, [])
+
+
+def test_two_subscribe_first_at_once_t96(database: str) -> None:
+    with psycopg.connect(database) as one, ThreadPoolExecutor(1) as pool:
+        one.execute("select drover.subscribe()")
+        other = pool.submit(subscribe, database)
+        _wait_for_lock(database)
+        one.commit()
+        other.result()
+    assert (expects(database), fetch(database, "select count(*) from drover.subscription")) == (True, [(2,)])
+
+
+def _wait_for_lock(database: str) -> None:
+    query = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    deadline = time.monotonic() + PATIENCE_S
+    while fetch(database, query) == [(0,)]:
+        assert time.monotonic() < deadline, "nobody waits for a lock"
+
+
+def test_ends_cost_nothing_again_after_the_last_subscription_is_removed_t93(watch: Any, database: str) -> None:
+    number = subscribe(database)
+    rows_of(watch("forget_events", beyond=0, most=1))
+    assert expects(database)
+    fetch(database, "select drover.unsubscribe(%s)", number)
+    rows_of(watch("forget_events", beyond=0, most=1))
+    assert not expects(database)
+
+
+def test_subscription_that_is_made_meanwhile_is_not_forgotten_t93(watch: Any, database: str) -> None:
+    fetch(database, "select drover.unsubscribe(%s)", subscribe(database))
+    with psycopg.connect(database) as other:
+        other.execute("select drover.subscribe()")
+        rows_of(watch("forget_events", beyond=0, most=1))
+        other.commit()
+    assert expects(database)

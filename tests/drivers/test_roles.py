@@ -72,6 +72,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "count_edges",
         "deliver",
         "drop_edge",
+        "expect_subscriptions",
         "expect_tenants",
         "fellows",
         "find_alternates",
