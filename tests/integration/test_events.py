@@ -4,10 +4,13 @@ import base64
 import hashlib
 import hmac
 import json
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from signal import SIGKILL
+from subprocess import PIPE, Popen
 from threading import Event, Thread
 from typing import Any, Final
 
@@ -83,6 +86,18 @@ def subscribe(daemon: Daemon, url: str, **values: Any) -> int:
     return int(daemon.execute(query, *given.values(), role="drover_frontend_sql")[0]["subscription"])
 
 
+@contextmanager
+def receiving(port: int, log: Path) -> Iterator[tuple[Popen[str], int]]:
+    """Yield a receiver that can be killed, and its port."""
+    words = [sys.executable, str(Path(__file__).parent / "webhook_receiver.py"), str(port), str(log), SECRET]
+    with Popen(words, stdout=PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            yield process, int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
 def held(daemon: Daemon) -> int:
     return daemon.insert(jq_type="a", jq_state="held")
 
@@ -133,6 +148,32 @@ def test_a_crash_of_the_daemon_loses_no_event_and_keeps_their_order_t93_t98(laun
         firsts = list(dict.fromkeys(receiver.texts(job)))
         assert firsts == [str(n) for n in range(6)]
         assert receiver.texts(job) == sorted(receiver.texts(job))
+
+
+def test_a_crash_of_the_receiver_and_of_the_daemon_lose_no_event_and_keep_their_order_t98(
+    launch: Launch, tmp_path: Path
+) -> None:
+    text = LOCAL.replace("max_tries = 4", "max_tries = 0")
+    log = tmp_path / "receiver.log"
+    with receiving(0, log) as (receiver, port):
+        daemon = launch(text)
+        subscribe(daemon, f"http://127.0.0.1:{port}/hook", kind="user")
+        jobs = [held(daemon) for _ in range(2)]
+        post(daemon, jobs[0], "1", "crash", "3", "4")
+        receiver.wait(PATIENCE_S)
+    post(daemon, jobs[1], "1", "2", "3", "4")
+    daemon.until(lambda: daemon.value("select max(del_tries) from drover.delivery where del_jq_fk = %s", jobs[1]) > 0)
+    daemon.signal(SIGKILL)
+    daemon.until(lambda: daemon.process.poll() is not None)
+    with receiving(port, log):
+        second = launch(text)
+        second.until(lambda: states(second) == {"done": 8})
+    lines = [line.split() for line in log.read_text().splitlines()]
+    assert "forged" not in {line[2] for line in lines}
+    told = {job: [line[5] for line in lines if line[2] == "got" and line[4] == f"job={job}"] for job in jobs}
+    assert list(dict.fromkeys(told[jobs[0]])) == ["1", "crash", "3", "4"]
+    assert list(dict.fromkeys(told[jobs[1]])) == ["1", "2", "3", "4"]
+    assert told[jobs[0]].count("crash") >= 2
 
 
 def test_a_receiver_that_fails_twice_gets_the_event_by_the_third_try_t98(launch: Launch) -> None:
