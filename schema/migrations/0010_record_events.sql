@@ -161,7 +161,7 @@ declare
   has_try boolean;
 begin
   with change as materialized (
-    select n, j.*, u.state, job_tenant
+    select n, j.*, u.state, coalesce(job_tenant, drover.tenant_of(jq_submitter)) as tenant
       from unnest(pks, states) with ordinality as u(pk, state, n)
      cross join lateral (
        select jq_pk, jq_job_fk, jq_type, jq_submitter, jq_endtext, jq_endtime from jobqueue
@@ -172,11 +172,11 @@ begin
     select jq_pk, jq_job_fk, kind,
            coalesce((select ev_new from event where ev_jq_fk = jq_pk and ev_kind = 'status'
                       order by ev_pk desc limit 1), 'queued'),
-           state, drover.message(jq_endtext), jq_submitter, job_tenant,
+           state, drover.message(jq_endtext), jq_submitter, tenant,
            kind = 'status' and state in ('done', 'failed', 'cancelled', 'ignored', 'skipped')
       from change cross join (values (1, 'error'), (2, 'status')) as k(place, kind)
      where jq_type <> 'notify' and (kind = 'status' or state = 'failed')
-       and exists (select from drover.subscribers(kind, jq_pk, jq_submitter, job_tenant))
+       and exists (select from drover.subscribers(kind, jq_pk, jq_submitter, tenant))
      order by n, place
     returning ev_pk)
   select array_agg(ev_pk order by ev_pk), (select bool_or(jq_type = 'notify' and jq_endtime is not null) from change)
@@ -197,6 +197,7 @@ create function drover.record_one(kind text, job bigint, owner name, tenant text
 declare
   made bigint;
 begin
+  tenant := coalesce(tenant, drover.tenant_of(owner));
   insert into event (ev_jq_fk, ev_job_fk, ev_kind, ev_text, ev_owner, ev_tenant)
   select job, (select jq_job_fk from jobqueue where jq_pk = job), kind, drover.message(said), owner, tenant
    where kind = 'user' or exists (select from drover.subscribers(kind, job, owner, tenant))
@@ -304,6 +305,28 @@ create function drover.agent_event(job bigint, said text) returns bigint
     from jobqueue left join drover.job on job_pk = jq_job_fk
    where jq_pk = agent_event.job and jq_endtime is null and said <> ''
 $$;
+
+-- Share a job of one's own with a role, or share it no more, and record that if the job has not ended.
+create or replace function drover.job_share(pk bigint, role name, shared boolean default true) returns void
+language plpgsql security definer set search_path = drover, pg_temp as $$
+declare
+  j record;
+begin
+  select jq_submitter, jq_endtime, job_tenant into j from jobqueue left join drover.job on job_pk = jq_job_fk
+   where jq_pk = pk and jq_type <> 'command' and (jq_submitter = session_user or drover.may_command());
+  if not found then
+    raise exception 'job % is not yours', coalesce(pk::text, '?') using errcode = 'insufficient_privilege';
+  elsif not exists (select from pg_catalog.pg_roles where rolname = role) then
+    raise exception 'no role %', quote_nullable(role) using errcode = 'undefined_object';
+  elsif shared then
+    insert into share values (pk, role) on conflict do nothing;
+  else
+    delete from share where share_jq_fk = pk and share_with = role;
+  end if;
+  perform drover.record_one('share', pk, j.jq_submitter, j.job_tenant,
+                            case when shared then 'shared with ' else 'not shared any more with ' end || role)
+    where found and j.jq_endtime is null;
+end $$;
 
 -- ---------------------------------------------------------------- subscriptions
 

@@ -196,19 +196,41 @@ def test_front_end_subscribes_to_its_own_jobs_only_t96_t113(tenants: list[Connec
     assert len(fetch_all(owner, "select sub_pk from drover.my_subscription")) == 2
 
 
-def test_member_subscribes_to_the_tenant_that_is_its_role_t96_t113(login: Login, tenants: list[Connection]) -> None:
-    member, stranger = tenants
-    name = fetch_one(member, "select session_user")
-    fetch_one(member, "select subscription from drover.subscribe(tenant => session_user)")
-    fetch_one(
-        stranger,
-        "with g as (insert into drover.job (job_name, job_tenant) values ('g', %s) returning job_pk) select 1 from g",
-        name,
-    )
-    group = fetch_one(login(""), "select job_pk from drover.job")
-    job = fetch_one(stranger, f"insert into drover.jobqueue (jq_type, jq_job_fk) values ('a', {group}) returning jq_pk")
-    login("").execute("select drover.announce(array[%s::bigint], '{held}')", (job,))
+@pytest.mark.parametrize("tenant", [None, "the group's"])
+def test_member_subscribes_to_the_jobs_of_all_members_of_its_tenant_t96_t113(
+    login: Login, tenants: list[Connection], tenant: str | None
+) -> None:
+    boss, fellow = tenants
+    name, fellow_name = (fetch_one(each, "select session_user") for each in tenants)
+    login("").execute(f"grant {name} to {fellow_name}".encode())
+    if not tenant:
+        login("").execute("insert into drover.tenant values (%s)", (name,))
+    fetch_one(boss, "select subscription from drover.subscribe(tenant => session_user)")
+    insert_group = "insert into drover.job (job_name, job_tenant) values ('g', %s) returning job_pk"
+    group = fetch_one(fellow, f"with g as ({insert_group}) select job_pk from g", tenant and name)
+    job = fetch_one(fellow, f"insert into drover.jobqueue (jq_type, jq_job_fk) values ('a', {group}) returning jq_pk")
+    other = fetch_one(login(""), "insert into drover.jobqueue (jq_type) values ('a') returning jq_pk")
+    login("").execute("select drover.announce(%s::bigint[], '{held,held}')", ([job, other],))
     assert fetch_all(login(""), EVENTS) == [(job, "status", "queued", "held", False)]
+    login("").execute("delete from drover.tenant")
+
+
+def test_stranger_does_not_subscribe_to_a_tenant_t113(tenants: list[Connection]) -> None:
+    other, stranger = tenants
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="may not subscribe to tenant"):
+        stranger.execute("select drover.subscribe(tenant => %s)", (fetch_one(other, "select session_user"),))
+
+
+def test_sharing_a_job_is_an_event_until_it_has_ended_t94_t100(desk: Desk, database: str) -> None:
+    insert(database)
+    subscribe(database, kind="share", job=1)
+    for shared in (True, True, False):
+        fetch(database, "select drover.job_share(1, 'drover_operator', %s)", shared)
+    (claim,) = desk.claim()
+    desk.ask(EndAndClaim([end(claim)], ()))
+    fetch(database, "select drover.job_share(1, 'drover_operator')")
+    texts = [text for (text,) in fetch(database, "select ev_text from drover.event order by ev_pk")]
+    assert texts == ["shared with drover_operator", "not shared any more with drover_operator"]
 
 
 def test_front_end_makes_10_subscriptions_about_the_same_t96(tenants: list[Connection]) -> None:

@@ -30,6 +30,7 @@ BELONGINGS: Final = {
     "log": "(log_jq_fk, log_type, log_message) values (%s, 'LOG', 'x')",
     "output": "(out_jq_fk, out_attempt, out_part, out_stream, out_data) values (%s, 1, 1, 'out', 'x')",
     "item_failure": "(item_jq_fk, item_attempt, item_line, item_reason) values (%s, 1, 'x', 'y')",
+    "share": "(share_jq_fk, share_with) values (%s, 'x')",
     "command_ack": "(ack_jq_fk, ack_scheduler, ack_name, ack_ok, ack_text) select %s, gen_random_uuid(), '', true, ''",
 }
 
