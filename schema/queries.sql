@@ -1089,17 +1089,30 @@ left_over as materialized (
      where jq_state = 'blocked' and jq_pk not in (select jq_pk from picked)) as is_so)
 
 -- name: release_blocked
--- Queue blocked jobs, back in their old places, up to `most`. It is the next step of their condition if those were all,
--- or as many as the policy allows (`is_limited`); else it is due still. Return how many jobs are queued, and whether
--- the check is over. No row: the group is not ours any more, or the condition was checked meanwhile.
+-- Queue blocked jobs, back in their old places, up to `most`; those whose queue is gone fail. It is the next step of
+-- their condition if those were all, or as many as the policy allows (`is_limited`); else it is due still. Return how
+-- many jobs are queued, whether the check is over, and the parents among those that failed. No row: the group is not
+-- ours any more, or the condition was checked meanwhile.
 with {{recovery}},
 {{blocked_jobs}},
 released as (
   update drover.jobqueue j
      set jq_state = 'queued', jq_retry_at = null,
          jq_wait_until = case when j.jq_not_before > now() then j.jq_not_before end
-    from picked where j.jq_pk between picked.jq_pk and picked.jq_pk
+    from picked
+   where j.jq_pk between picked.jq_pk and picked.jq_pk
+     and exists (select from drover.queue where queue_name = j.jq_queue)
   returning j.jq_pk),
+ended as (
+  update drover.jobqueue j
+     set jq_state = 'failed', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(), jq_end_bits = 2,
+         jq_endtext = 'recovery_failure: its queue is gone: ' || j.jq_queue, jq_wait_until = null, jq_retry_at = null
+    from picked
+   where j.jq_pk between picked.jq_pk and picked.jq_pk
+     and not exists (select from drover.queue where queue_name = j.jq_queue)
+  returning j.jq_pk, j.jq_has_children, j.jq_endtext),
+told as (
+  insert into drover.log (log_jq_fk, log_type, log_message) select jq_pk, 'ERROR', jq_endtext from ended),
 checked as (
   update drover.recovery r
      set recovery_tries = :after::integer, recovery_came = r.recovery_came - :came::integer, recovery_tester = null,
@@ -1109,8 +1122,11 @@ checked as (
    where r.recovery_pk = recovery.recovery_pk and (:is_limited::boolean or not (select is_so from left_over))
   returning r.recovery_pk),
 announced as materialized (
-  select drover.announce(array_agg(jq_pk), array_agg('queued'::text)) from released having count(*) > 0)
-select (select count(*) from released), exists (select from checked)
+  select drover.announce(array_agg(jq_pk), array_agg(state))
+    from (select jq_pk, 'queued'::text as state from released union all select jq_pk, 'failed' from ended) m
+  having count(*) > 0)
+select (select count(*) from released), exists (select from checked),
+       (select string_agg(jq_pk::text, ',') from ended where jq_has_children)
   from recovery left join announced on true
 
 -- name: fail_blocked

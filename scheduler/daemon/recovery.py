@@ -87,7 +87,8 @@ def statement_of(seen: Condition, step: Step) -> tuple[str, dict[str, object]]:
 
 
 def _released(context: Context, seen: Condition, rows: Sequence[Cells]) -> float:
-    for count, is_over in rows:
+    for count, is_over, parents in rows:
+        context.settle_listed(parents)
         if count != b"0":
             log_line("info", f"condition {seen.name}: {text_of(count)} jobs are queued again")
             context.core.handle(Woken(), context.now())

@@ -304,3 +304,22 @@ def test_tester_that_nobody_starts_is_cancelled_after_its_time_t11(
     blocked(daemon, "tape")
     test = daemon.until(lambda: daemon.execute("select jq_pk from drover.jobqueue where jq_type = 'probe'"))[0]
     assert daemon.wait(test["jq_pk"], "cancelled")["jq_endtext"] == "its answer is not waited for any more"
+
+
+def test_job_whose_queue_is_gone_fails_at_once_when_its_condition_is_over_t87(
+    launch: Launch, licensed: Callable[..., str], ready: Path
+) -> None:
+    daemon = launch(HOST + "[queues.q]\n" + licensed() + policy("tape", LONG))
+    child = daemon.insert(jq_type="b", jq_state="held")
+    lost, kept = daemon.insert_all([{"jq_type": "b", "jq_args": "tape", "jq_queue": name} for name in ("q", "default")])
+    daemon.execute("insert into drover.jobdepends values (%s, %s, 1, 'skip')", child, lost)
+    daemon.wait_all([lost, kept], "blocked")
+    assert told(daemon, "remove-queue q", "failed")  # an operator of the database does it all the same
+    daemon.execute("delete from drover.queue where queue_name = 'q'")
+    ready.touch()
+    daemon.execute("update drover.recovery set recovery_next = now()")
+    daemon.execute("notify drover_recovery")
+    assert daemon.wait(lost, "failed")["jq_endtext"] == "recovery_failure: its queue is gone: q"
+    assert daemon.value("select jq_end_code from drover.jobs where jq_pk = %s", lost) == "recovery_failure"
+    daemon.wait(child, "skipped")
+    daemon.wait(kept)
