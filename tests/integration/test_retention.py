@@ -1,13 +1,16 @@
 """Command `flush` and the setting `retention`, by the real daemon: what is long over goes, nothing waits for it."""
 
+import json
 import os
 import subprocess
+import tomllib
 from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from scheduler.package_data import etc_dir
 from tests.cli_tools import DROVER
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, rec, records
@@ -176,3 +179,16 @@ def test_without_retention_nothing_is_removed_r52(launch: Launch, text: str) -> 
     told(daemon, "reload")
     told(daemon, "reload")  # what the first one brought about was due before this one
     assert daemon.value(LATE) == 1
+
+
+def test_the_schedule_that_is_shipped_removes_old_jobs_once_it_is_enabled_r52(launch: Launch, text: str) -> None:
+    shipped = tomllib.loads((etc_dir() / "drover.toml").read_text())["schedules"]["flush"]
+    keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in shipped.items())
+    daemon = launch(text + f"[schedules.flush]\n{keys}")
+    assert daemon.execute("select schedule_enabled from drover.schedule") == [{"schedule_enabled": False}]
+    told(daemon, "schedule-enable flush")
+    at = "select to_char(schedule_next at time zone 'UTC', 'HH24:MI:SS') from drover.schedule"
+    assert daemon.until(lambda: daemon.value(at)) == "00:00:00"
+    told(daemon, "schedule-run flush")
+    found = "select count(*) from drover.jobqueue where jq_args = 'flush 30' and jq_state = 'done'"
+    daemon.until(lambda: daemon.value(found))

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from tests.integration.conftest import Launch
+from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, rec
 from tests.integration.test_commands import command, told
+from tests.integration.test_groups import standby
 
 ADD: Final = """
 insert into drover.schedule (schedule_name, schedule_every, schedule_job, schedule_catch_up, schedule_next)
@@ -63,6 +64,29 @@ def test_a_daemon_that_is_killed_at_the_start_neither_loses_nor_doubles_it_c20(
     assert second.value(QUEUED) == 2
     assert len(lines(record)) == 2
     assert second.value("select count(*) from drover.schedule_start where cardinality(start_jobs) = 1") == 2
+
+
+def test_the_queue_of_due_starts_is_the_same_for_all_schedulers_of_a_group_c21(
+    launch: Launch, text: str, ask: Ask, record: Path
+) -> None:
+    def seen() -> tuple[list[str], list[dict[str, object]]]:
+        status = json.loads(ask("status --json").out)
+        return [each["role"] for each in status["schedulers"]], [row for row in status["jobs"] if row["type"] == "a"]
+
+    first = launch(text + "[queues.q]\npaused = true\n")
+    second = standby(launch, text + "[queues.q]\npaused = true\n")
+    add(first, *(f"s{n}" for n in range(5)), after="0.1 s", jq_queue="q")
+    first.until(lambda: first.value(QUEUED) == 5)
+    before = seen()
+    first.kill()
+    second.until(lambda: "serving group" in second.stderr())
+    assert before == (["owner", "standby"], [{"type": "a", "queued": 5}])
+    assert seen()[1] == before[1]
+    second.insert(jq_type="command", jq_args="continue q", role="drover_operator")
+    second.until(
+        lambda: second.value("select count(*) from drover.jobqueue where jq_type = 'a' and jq_state = 'done'") == 5
+    )
+    assert len(lines(record)) == second.value("select count(*) from drover.jobqueue where jq_type = 'a'") == 5
 
 
 def test_two_daemons_of_two_groups_make_each_start_once_c20_c22(launch: Launch, text: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, rec
-from tests.integration.ssh_tools import ALPHA, table
+from tests.integration.ssh_tools import ALPHA, reached, table
 from tests.integration.test_recovery import conditions, policy
 from tests.ssh.sshd import Server
 
@@ -154,3 +154,36 @@ def test_blocked_jobs_obey_commands_c26_t62_t89(launch: Launch, beta: Server, re
     daemon.wait(cancelled, "cancelled")
     daemon.wait(held, "held")
     assert conditions(daemon) == []
+
+
+def test_due_starts_of_this_machine_and_of_a_host_that_was_down_all_begin_c18_c24_c56(
+    launch: Launch, beta: Server, record: Path
+) -> None:
+    beta.kill()
+    daemon = launch(QUICK + ALPHA + table("beta", beta) + types(record) + policy("away", SLOW))
+    query = """
+        insert into drover.schedule (schedule_name, schedule_at, schedule_job)
+        select host || n, now() + interval '0.5 s',
+               jsonb_build_object('jq_type', 'block', 'jq_host', host, 'jq_args', host || n)
+          from unnest(array['alpha', 'beta']) as host, generate_series(1, 5) as n"""
+    daemon.execute(query, role="drover_operator")
+    here, there = ("select count(*) from drover.jobs where jq_host = %s and jq_state = %s",) * 2
+    daemon.until(lambda: daemon.value(here, "alpha", "done") == 5 and daemon.value(there, "beta", "blocked") == 5)
+    beta.begin()
+    daemon.until(lambda: daemon.value(there, "beta", "done") == 5)
+    assert sorted(lines(record)) == sorted(f"{host}{n}" for host in ("alpha", "beta") for n in range(1, 6))
+
+
+def test_the_log_of_a_job_counts_how_often_its_host_was_down_t91(launch: Launch, beta: Server, record: Path) -> None:
+    queue = "[queues.q]\npaused = true\n"
+    daemon = launch(QUICK + table("beta", beta) + types(record) + queue + policy("away", SLOW))
+    (pk,) = insert(daemon, "block", jq_host="beta", jq_queue="q")
+    for _ in range(2):
+        daemon.until(lambda: daemon.row(pk)["jq_state"] == "queued")
+        reached(daemon, times=daemon.stderr().count("beta: reached") or 1)
+        beta.kill()
+        daemon.wait(pk, "blocked")
+        beta.begin()
+    told = [row["log_message"] for row in daemon.log_rows(pk)]
+    assert len(told) == 2
+    assert all(message.startswith("blocked: host:beta host beta cannot be reached: ") for message in told)
