@@ -142,7 +142,7 @@ begin
   entered as (
     insert into delivery (del_sub, del_target, del_event, del_jq_fk, del_state, del_ended, del_text)
     select sub_pk, target, ev_pk, job, case when is_over then 'dead' else 'waiting' end,
-           case when is_over then now() end, case when is_over then 'overflow: too many wait' end
+           case when is_over then now() end, case when is_over then 'too many wait' end
       from told order by ev_pk, sub_pk, target
     returning del_pk, del_state)
   select coalesce(array_agg(del_pk) filter (where del_state = 'dead'), '{}') into over from entered

@@ -10,6 +10,7 @@ import hmac
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any, Final
 
 import psycopg
@@ -30,6 +31,7 @@ insert into drover.agent (agent_group, agent_type, agent_present, agent_enabled,
                           agent_submitters, agent_cwd, agent_revision)
 values ('default', 'notify', true, true, true, 'line', '{*}', '', '')
 """
+OVER: Final = "delivery 3: overflow: too many wait"
 TRIES: Final = "select jq_pk, jq_args from drover.jobqueue where jq_type = 'notify' order by jq_pk"
 
 
@@ -337,6 +339,20 @@ def test_signature_is_that_of_the_standard_t98(watch: Any, database: str) -> Non
     assert body["timestamp"].endswith("Z")
 
 
+def test_time_of_an_event_is_told_in_utc_whatever_the_session_has_t118(database: str) -> None:
+    insert(database)
+    subscribe(database, kind="user", targets=[HOOK])
+    fetch(database, "select drover.job_event(1, 'a')")
+    ((at,),) = fetch(database, "select extract(epoch from ev_date)::float8 from drover.event")
+    bodies = set()
+    for zone in ("UTC", "Asia/Tokyo"):
+        with psycopg.connect(database, options=f"-c timezone={zone}") as connection:
+            told = json.loads(fetch_one(connection, "select drover.notification(1)"))
+        bodies.add(json.loads(told["body"])["timestamp"])
+    (told_at,) = bodies
+    assert datetime.fromisoformat(told_at).timestamp() == pytest.approx(at, abs=1e-5)
+
+
 def test_nothing_is_queued_before_the_group_has_an_agent_for_it_t101(watch: Any, database: str) -> None:
     insert(database)
     subscribe(database, kind="user", targets=[HOOK])
@@ -354,19 +370,20 @@ def test_dead_receiver_has_at_most_20_jobs_and_does_not_hold_up_others_t98(watch
     assert deliver(watch) == (0, 0)
 
 
-def test_full_subscription_makes_dead_letters_t102_t103(watch: Any, database: str) -> None:
+def test_full_subscription_makes_dead_letters_that_are_logged_t39_t102_t103(watch: Any, database: str) -> None:
     insert(database)
     subscribe(database, kind="user", targets=[HOOK], most=2)
     site = subscribe(database, kind="dead", is_site=True, targets=["mailto:support@example.org"])
     for text in ("a", "b", "c"):
         fetch(database, "select drover.job_event(1, %s)", text)
     assert fetch(database, "select dead_reason, dead_delivery from drover.dead_letter") == [("overflow", 3)]
+    assert fetch(database, "select log_type, log_message from drover.log") == [("DEAD", OVER)]
     told = fetch(
         database,
         "select ev_kind, ev_text from drover.delivery join drover.event on ev_pk = del_event where del_sub = %s",
         site,
     )
-    assert told == [("dead", "delivery 3: overflow: overflow: too many wait")]
+    assert told == [("dead", OVER)]
 
 
 def test_what_an_expired_subscription_had_to_deliver_is_a_dead_letter_t102(watch: Any, database: str) -> None:
@@ -386,6 +403,16 @@ def test_a_job_that_was_not_started_in_time_is_a_dead_letter_t102_t103(watch: An
     ]
 
 
+def test_an_ignored_job_is_a_dead_letter_t102(database: str) -> None:
+    fetch(database, "insert into drover.jobqueue (jq_type, jq_state) values ('a', 'held')")
+    fetch(
+        database,
+        "update drover.jobqueue set jq_state = 'ignored', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2",
+    )
+    fetch(database, "select drover.announce('{1}', '{ignored}')")
+    assert fetch(database, "select dead_kind, dead_reason from drover.dead_letter") == [("dead", "no consumer")]
+
+
 def test_a_job_without_tries_left_is_a_dead_letter_t102(desk: Desk, database: str) -> None:
     fetch(database, "insert into drover.jobqueue (jq_type, jq_retries) values ('a', 1)")
     (claim,) = desk.claim()
@@ -393,7 +420,7 @@ def test_a_job_without_tries_left_is_a_dead_letter_t102(desk: Desk, database: st
     assert fetch(database, "select dead_reason from drover.dead_letter") == [("attempts exhausted",)]
 
 
-def test_a_job_that_nobody_takes_is_an_alternate_once_and_stays_t101(watch: Any, database: str) -> None:
+def test_a_job_that_nobody_takes_is_an_alternate_once_and_stays_t38_t101(watch: Any, database: str) -> None:
     many(database, 2)
     fetch(database, "insert into drover.jobqueue (jq_type, jq_queue) values ('a', 'nowhere')")
     fetch(database, "update drover.jobqueue set jq_queued = now() - interval '1 hour' where jq_pk <> 2")
@@ -403,6 +430,10 @@ def test_a_job_that_nobody_takes_is_an_alternate_once_and_stays_t101(watch: Any,
     assert fetch(database, "select dead_kind, dead_jq_fk, dead_text from drover.dead_letter order by 2") == [
         ("alternate", 1, "no scheduler serves type 'a'"),
         ("alternate", 3, "no queue 'nowhere'"),
+    ]
+    assert fetch(database, "select log_type, log_message from drover.log order by 2") == [
+        ("ALTERNATE", "job 1: no scheduler serves type 'a'"),
+        ("ALTERNATE", "job 3: no queue 'nowhere'"),
     ]
     assert fetch(database, "select distinct jq_state::text from drover.jobqueue") == [("queued",)]
 

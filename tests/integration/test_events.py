@@ -25,6 +25,7 @@ NOOP: Final = agent("a", ["drover-agent-noop"], empty="send")
 OFTEN: Final = '[conditions.notify]\nsteps = ["0.2"]\nmax_tries = 4\n'
 SECRET: Final = "a secret of some length"
 STATES: Final = "select del_state, count(*)::integer as n from drover.delivery group by 1 order by 1"
+LETTERS: Final = "select dead_reason from drover.dead_letter order by dead_pk"
 POST: Final = "select drover.job_event(%s, %s)"
 
 
@@ -232,6 +233,34 @@ def test_front_end_cannot_have_the_agent_send_what_it_likes_t113(launch: Launch,
     row = daemon.wait(daemon.insert(jq_type="notify", jq_args=args), "failed")
     assert row["jq_endtext"] == "role drover_frontend_sql may not queue agent type notify"
     assert receiver.got == []
+
+
+def test_state_list_of_its_condition_and_event_are_one_transaction_t76_t93(launch: Launch) -> None:
+    says = agent("b", ["sh", "-c", "echo OK; while read -r line; do echo BLOCKED tape; echo OK; done"])
+    daemon = launch(HOST + says + "[conditions.tape]\nwait = 600\n")
+    subscribe(daemon, "", kind="status", targets=[])
+    pk = daemon.insert(jq_type="b", jq_args="x")
+    daemon.wait(pk, "blocked")
+    (row,) = daemon.execute(
+        "select j.xmin = b.xmin as with_list, j.xmin = e.xmin as with_event from drover.jobqueue j"
+        " join drover.blocked b on blocked_jq_fk = jq_pk join drover.event e on ev_jq_fk = jq_pk"
+        " where jq_pk = %s and ev_new = 'blocked'",
+        pk,
+    )
+    assert row == {"with_list": True, "with_event": True}
+
+
+def test_what_has_no_room_or_no_time_left_is_a_dead_letter_t102_t103(launch: Launch) -> None:
+    with closing(Receiver(lambda _: 0)) as receiver:
+        daemon = launch(LOCAL)
+        subscribe(daemon, receiver.url, kind="user", most=2)
+        job = held(daemon)
+        post(daemon, job, "1", "2", "3")
+        daemon.until(lambda: receiver.got)
+        assert [row["dead_reason"] for row in daemon.execute(LETTERS)] == ["overflow"]
+        daemon.execute("update drover.subscription set sub_expires = now()")
+        daemon.until(lambda: states(daemon) == {"dead": 3})
+        assert sorted(row["dead_reason"] for row in daemon.execute(LETTERS)) == ["expired", "expired", "overflow"]
 
 
 # ---- commands
