@@ -9,8 +9,8 @@ declare
   missing text;
 begin
   foreach missing in array array['drover_owner nologin', 'drover_scheduler login', 'drover_frontend login',
-    'drover_frontend_sql login', 'drover_operator login', 'drover_readonly login', 'drover_msq login',
-    'drover_agentdb login']
+    'drover_frontend_sql login', 'drover_tenant login', 'drover_operator login', 'drover_readonly login',
+    'drover_msq login', 'drover_agentdb login']
   loop
     continue when to_regrole(split_part(missing, ' ', 1)) is not null;
     begin
@@ -45,6 +45,7 @@ alter role drover_agentdb set idle_session_timeout = 0;
 -- role itself: a login that is only a member of it needs its own, and a session may reset them.
 alter role drover_frontend set idle_in_transaction_session_timeout = '5min';
 alter role drover_frontend_sql set idle_in_transaction_session_timeout = '5min';
+alter role drover_tenant set idle_in_transaction_session_timeout = '5min';
 alter role drover_readonly set idle_in_transaction_session_timeout = '5min';
 
 -- Limits for the SQL of jobs. The scheduler enforces the time limit, since a session could reset one that the role has.
@@ -95,69 +96,72 @@ end $$;
 -- ---------------------------------------------------------------- what each may do
 
 -- These also revoke what an earlier version granted and this one does not.
-revoke all on schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator,
-  drover_readonly, drover_msq, drover_agentdb;
+revoke all on schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql,
+  drover_tenant, drover_operator, drover_readonly, drover_msq, drover_agentdb;
 revoke all on all tables in schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql,
-  drover_operator, drover_readonly, drover_msq, drover_agentdb;
+  drover_tenant, drover_operator, drover_readonly, drover_msq, drover_agentdb;
 revoke all on all sequences in schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql,
-  drover_operator, drover_readonly, drover_msq, drover_agentdb;
+  drover_tenant, drover_operator, drover_readonly, drover_msq, drover_agentdb;
 revoke all on all functions in schema drover from public, drover_scheduler, drover_frontend, drover_frontend_sql,
-  drover_operator, drover_readonly, drover_msq, drover_agentdb;
+  drover_tenant, drover_operator, drover_readonly, drover_msq, drover_agentdb;
 
 grant usage on schema drover
-  to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
+  to drover_scheduler, drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 
 -- Triggers call it with the rights of the role that inserts; it does nothing that any role may not do.
 grant execute on function drover.notify(text, text)
-  to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
+  to drover_scheduler, drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 
 -- A view calls these with the rights of the role that reads the view.
 grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.rests(drover.agent),
   drover.end_code(drover.job_state, text, integer, text, integer, text), drover.shown_code(drover.jobqueue),
   drover.word(text, integer), drover.has_token(drover.jobqueue), drover.takes_priority(text, text)
-  to drover_scheduler, drover_frontend, drover_frontend_sql, drover_operator, drover_readonly;
+  to drover_scheduler, drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 
 -- drover_frontend inserts jobs of one parameter and reads its own. It cannot set their submitter, nor what the
 -- scheduler writes.
 grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_resubmit_of, jq_host, jq_tolerate, jq_queue,
               jq_urgent, jq_priority, jq_not_before, jq_not_after, jq_max_interruptions, jq_retries, jq_timeout,
               jq_unique_key, jq_delete, jq_mode, jq_state)
-  on drover.jobqueue to drover_frontend, drover_frontend_sql;
+  on drover.jobqueue to drover_frontend, drover_frontend_sql, drover_tenant;
 grant insert (job_name, job_priority, job_queued, job_tenant, job_data, job_hidden)
-  on drover.job to drover_frontend, drover_frontend_sql;
+  on drover.job to drover_frontend, drover_frontend_sql, drover_tenant;
 grant insert (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)
-  on drover.jobdepends to drover_frontend, drover_frontend_sql;
+  on drover.jobdepends to drover_frontend, drover_frontend_sql, drover_tenant;
 -- drover.command allows it commands about its own jobs only.
-grant execute on function drover.command(text) to drover_frontend, drover_frontend_sql, drover_operator;
+grant execute on function drover.command(text) to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
 -- To set a job up, or to resubmit it, needs no more rights than an insert.
 grant execute on function drover.job_setup(text, jsonb), drover.job_named(text), drover.names(jsonb),
   drover.line(jsonb), drover.escape(text), drover.job_resubmit(bigint), drover.job_hide(bigint, boolean)
-  to drover_frontend, drover_frontend_sql, drover_operator;
+  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
 grant execute on function drover.may_command(name)
-  to drover_frontend, drover_frontend_sql, drover_operator, drover_scheduler;
+  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_scheduler;
 -- Each looks itself whose job or subscription it is about.
 grant execute on function
   drover.subscribe(text, bigint, name, text, boolean, text[], interval, integer, text), drover.unsubscribe(bigint),
   drover.subscription_enable(bigint, boolean), drover.job_event(bigint, text)
-  to drover_frontend, drover_frontend_sql, drover_operator;
+  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
 grant select (jq_pk, jq_name) on drover.jobqueue to drover_frontend, drover_frontend_sql;
 grant select (job_pk, job_name, job_hidden) on drover.job to drover_frontend, drover_frontend_sql;
+-- drover_tenant is as drover_frontend, and does not know the names of what belongs to others.
+grant select (jq_pk) on drover.jobqueue to drover_tenant;
+grant select (job_pk, job_hidden) on drover.job to drover_tenant;
 grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup,
   drover.my_item_failure, drover.my_graph, drover.my_jobd, drover.my_job_groups, drover.my_jobdepends,
   drover.my_blocked, drover.my_event, drover.my_subscription, drover.my_delivery, drover.our_jobs, drover.our_log,
   drover.our_output, drover.our_why
-  to drover_frontend, drover_frontend_sql;
+  to drover_frontend, drover_frontend_sql, drover_tenant;
 grant execute on function drover.fellows(), drover.shared_jobs(), drover.job_share(bigint, name, boolean)
-  to drover_frontend, drover_frontend_sql, drover_operator;
+  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
 -- Which schedulers, queues and hosts there are: a front-end may read it before it inserts a job.
 grant select on drover.migration, drover.queue, drover.host, drover.scheduler, drover.scheduler_group,
   drover.size_limit, drover.condition
-  to drover_frontend, drover_frontend_sql;
+  to drover_frontend, drover_frontend_sql, drover_tenant;
 -- Not agent_revision: it is a command line, which may contain a password.
 grant select (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd,
               agent_fair, agent_fair_file, agent_present, agent_blocked_since, agent_blocked_until, agent_reason,
               agent_queries_wait, agent_registered)
-  on drover.agent to drover_frontend, drover_frontend_sql, drover_readonly;
+  on drover.agent to drover_frontend, drover_frontend_sql, drover_tenant, drover_readonly;
 
 -- drover_frontend_sql also inserts jobs with SQL, which may read all that drover_msq may.
 grant insert (jq_msq, jq_runonpfile, jq_key, jq_repeat) on drover.jobqueue to drover_frontend_sql;

@@ -986,16 +986,17 @@ begin
 end $$;
 
 CREATE FUNCTION drover.job_named(name text) RETURNS bigint
-    LANGUAGE plpgsql STABLE
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     AS $_$
 declare
+  sees_all boolean := has_column_privilege(session_user, 'drover.jobqueue', 'jq_name', 'select');
   pk bigint;
 begin
   if name ~ '^[0-9]{1,18}$' then
-    select jq_pk into pk from drover.jobqueue where jq_pk = name::bigint;
+    select jq_pk into pk from drover.jobqueue where jq_pk = name::bigint and (sees_all or jq_submitter = session_user);
   else
-    select jq_pk into pk from drover.jobqueue where jq_name = name;
+    select jq_pk into pk from drover.jobqueue where jq_name = name and (sees_all or jq_submitter = session_user);
   end if;
   if pk is null then
     raise exception 'no job %', quote_literal(name) using errcode = 'foreign_key_violation';
@@ -1041,23 +1042,30 @@ declare
   columns   jsonb;
   variables jsonb;
   wrong     text;
+  -- who may not read the names of all jobs, for whom `on conflict` may not name the column
+  conflict  text := case when has_column_privilege('drover.jobqueue', 'jq_name', 'select') then '(jq_name)' else '' end;
 begin
   if (name ~ '^[^.[:space:]]+[.][^.[:space:]]+$') is not true then
-    raise exception 'job name %: it is the type, a dot, and something without a dot or a blank', quote_nullable(name) using errcode = 'check_violation';
+    raise exception 'job name %: it is the type, a dot, and something without a dot or a blank', quote_nullable(name)
+      using errcode = 'check_violation';
   elsif split_part(name, '.', 1) = 'command' then
     raise exception 'a command is not set up: insert it' using errcode = 'check_violation';
   elsif jsonb_typeof(settings) is distinct from 'object' then
     raise exception 'the settings of a job are one JSON object' using errcode = 'invalid_parameter_value';
   end if;
   select key into wrong from jsonb_object_keys(settings) as key
-   where key ~ '^(jq|rjm)_' and key <> all ('{jq_job_fk,jq_args,jq_msq,jq_runonpfile,jq_host,jq_key,jq_tolerate,jq_repeat,jq_queue,
-           jq_urgent,jq_priority,jq_not_before,jq_not_after,jq_max_interruptions,jq_retries,jq_timeout,jq_unique_key,jq_delete,jq_mode,
+   where key ~ '^(jq|rjm)_' and key <> all ('{jq_job_fk,jq_args,jq_msq,jq_runonpfile,jq_host,jq_key,jq_tolerate,
+           jq_repeat,jq_queue,jq_urgent,jq_priority,jq_not_before,jq_not_after,jq_max_interruptions,jq_retries,
+           jq_timeout,
+           jq_unique_key,jq_delete,jq_mode,
            rjm_delete,rjm_blocks}'::text[])
       or key !~ '^[A-Za-z_][A-Za-z0-9_]*$' limit 1;
   if wrong ~ '^(jq|rjm)_' then
-    raise exception '% is no setting: names that begin with jq_ or rjm_ are reserved', wrong using errcode = 'undefined_parameter';
+    raise exception '% is no setting: names that begin with jq_ or rjm_ are reserved', wrong
+      using errcode = 'undefined_parameter';
   elsif wrong is not null then
-    raise exception 'variable %: a name is of letters, digits and _, and begins with no digit', quote_literal(wrong) using errcode = 'invalid_name';
+    raise exception 'variable %: a name is of letters, digits and _, and begins with no digit', quote_literal(wrong)
+      using errcode = 'invalid_name';
   end if;
   select coalesce(jsonb_object_agg(key, value) filter (where key ~ '^jq_'), '{}'),
          coalesce(jsonb_object_agg(key, value) filter (where key !~ '^(jq|rjm)_' and key <> 'depends'), '{}')
@@ -1071,12 +1079,16 @@ begin
     columns := columns || jsonb_build_object('jq_delete', drover.names(settings -> 'rjm_delete'));
   end if;
   execute format('insert into drover.jobqueue (%1$s) select %1$s from jsonb_populate_record(null::drover.jobqueue, $1)
-                  on conflict (jq_name) do nothing returning jq_pk',
-                 (select string_agg(quote_ident(key), ', ') from jsonb_object_keys(columns) as key))
+                  on conflict %2$s do nothing returning jq_pk',
+                 (select string_agg(quote_ident(key), ', ') from jsonb_object_keys(columns) as key), conflict)
     into jq_pk using columns;
   existed := jq_pk is null;
   if existed then
-    select j.jq_pk into jq_pk from drover.jobqueue j where j.jq_name = name;
+    begin
+      jq_pk := drover.job_named(name);
+    exception when foreign_key_violation then
+      raise exception 'job name % is taken, or its jq_unique_key is', name using errcode = 'unique_violation';
+    end;
     return;
   end if;
   insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
@@ -1208,16 +1220,22 @@ CREATE FUNCTION drover.limit_tenant() RETURNS trigger
     SET search_path TO 'drover', 'pg_temp'
     AS $$
 declare
+  usual text;
   owner text;
 begin
-  if drover.is_scheduler() then
-    return new;  -- for schedules and the like, which operators made
-  elsif new.jq_queue = 'default' and new.jq_host is null then
-    new.jq_queue := coalesce(
-      (select tenant_queue from tenant where tenant_name = drover.tenant_of(session_user)), 'default');
+  if new.jq_queue = 'default' and new.jq_host is null then
+    select tenant_queue into usual from tenant
+      join pg_catalog.pg_roles r on r.rolname = tenant_name and pg_has_role(session_user, r.oid, 'member')
+     where tenant_queue <> 'default'
+       and not exists (select from pg_catalog.pg_roles s  -- it queues what operators asked for
+                        where s.rolname = 'drover_scheduler' and pg_has_role(session_user, s.oid, 'member'))
+     order by tenant_name limit 1;
+    new.jq_queue := coalesce(usual, 'default');
   end if;
   select tq_tenant into owner from tenant_queue where tq_queue = new.jq_queue;
-  if owner is not null and not drover.is_member(session_user, owner::name) and not drover.may_command() then
+  if owner is not null and not exists (
+       select from pg_catalog.pg_roles where rolname = owner and pg_has_role(session_user, oid, 'member'))
+     and not (drover.may_command() or drover.is_scheduler()) then
     raise exception 'queue % belongs to a tenant, and % is no member of it', new.jq_queue, session_user
       using errcode = 'insufficient_privilege';
   end if;

@@ -57,7 +57,9 @@ VARIABLE: Final = "DROVER_DATABASE_URL"
 SCHEDULER: Final = "drover_scheduler"
 MSQ: Final = "drover_msq"
 AGENTDB: Final = "drover_agentdb"
-GROUP_ROLES: Final = ("drover_owner", "drover_frontend", "drover_frontend_sql", "drover_operator", "drover_readonly")
+GROUP_ROLES: Final = (
+    "drover_owner", "drover_frontend", "drover_frontend_sql", "drover_tenant", "drover_operator", "drover_readonly",
+)  # fmt: skip
 ROLES: Final = [*GROUP_ROLES, SCHEDULER, MSQ, AGENTDB]
 PREPARED: Final = b"drover_check"
 ACCEPTED: Final = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)

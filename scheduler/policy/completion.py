@@ -31,7 +31,7 @@ from scheduler.model.states import (
     check_move,
 )
 from scheduler.policy.job import Job, JobQuery, KeyProgress, Verdict
-from scheduler.policy.quotas import BLOCKED_BY
+from scheduler.policy.quotas import BLOCKED_BY, CONDITION
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
@@ -78,7 +78,9 @@ def finish(state: State, slot: Slot, job: Job, now: float) -> None:
 def _block(state: State, slot: Slot, job: Job) -> None:
     """Block a job that cannot be done now: nothing more of it is assigned, items in hand finish."""
     if job.verdict is None:
-        job.set_verdict(Verdict(BLOCKED, f"blocked: {slot.blocked}"))
+        said = (slot.blocked or "").lstrip()
+        name = "agent:" if said.startswith(CONDITION) else ""  # those are ours
+        job.set_verdict(Verdict(BLOCKED, f"blocked: {name}{said}"))
     else:
         state.log(slot, "WARNING", f"BLOCKED {slot.blocked}")
     job.drop_items()

@@ -101,20 +101,27 @@ end $$;
 create trigger tenant_queue_prepare before insert or update on drover.tenant_queue for each row
   execute function drover.prepare_tenant_queue();
 
--- Send a job that names no queue to that of its tenant, and refuse one for the queue of another tenant.
+-- Send a job that names no queue to the usual one of its tenant, and refuse one for the queue of another tenant. Of
+-- each row no more is asked than it takes: roles are looked up only if a queue depends on them.
 create function drover.limit_tenant() returns trigger
 language plpgsql security definer set search_path = drover, pg_temp as $$
 declare
+  usual text;
   owner text;
 begin
-  if drover.is_scheduler() then
-    return new;  -- for schedules and the like, which operators made
-  elsif new.jq_queue = 'default' and new.jq_host is null then
-    new.jq_queue := coalesce(
-      (select tenant_queue from tenant where tenant_name = drover.tenant_of(session_user)), 'default');
+  if new.jq_queue = 'default' and new.jq_host is null then
+    select tenant_queue into usual from tenant
+      join pg_catalog.pg_roles r on r.rolname = tenant_name and pg_has_role(session_user, r.oid, 'member')
+     where tenant_queue <> 'default'
+       and not exists (select from pg_catalog.pg_roles s  -- it queues what operators asked for
+                        where s.rolname = 'drover_scheduler' and pg_has_role(session_user, s.oid, 'member'))
+     order by tenant_name limit 1;
+    new.jq_queue := coalesce(usual, 'default');
   end if;
   select tq_tenant into owner from tenant_queue where tq_queue = new.jq_queue;
-  if owner is not null and not drover.is_member(session_user, owner::name) and not drover.may_command() then
+  if owner is not null and not exists (
+       select from pg_catalog.pg_roles where rolname = owner and pg_has_role(session_user, oid, 'member'))
+     and not (drover.may_command() or drover.is_scheduler()) then
     raise exception 'queue % belongs to a tenant, and % is no member of it', new.jq_queue, session_user
       using errcode = 'insufficient_privilege';
   end if;
@@ -352,4 +359,88 @@ begin
     set blocked_recovery = excluded.blocked_recovery, blocked_since = now(), blocked_queue = excluded.blocked_queue,
         blocked_rank = excluded.blocked_rank, blocked_queued = excluded.blocked_queued;
   perform drover.notify('drover_recovery', '');
+end $$;
+
+-- ---------------------------------------------------------------- names
+
+-- Return the number of a job, given by number or name. A role that may not read the names of all jobs finds its own.
+create or replace function drover.job_named(name text) returns bigint
+  language plpgsql stable security definer set search_path = drover, pg_temp as $$
+declare
+  sees_all boolean := has_column_privilege(session_user, 'drover.jobqueue', 'jq_name', 'select');
+  pk bigint;
+begin
+  if name ~ '^[0-9]{1,18}$' then
+    select jq_pk into pk from drover.jobqueue where jq_pk = name::bigint and (sees_all or jq_submitter = session_user);
+  else
+    select jq_pk into pk from drover.jobqueue where jq_name = name and (sees_all or jq_submitter = session_user);
+  end if;
+  if pk is null then
+    raise exception 'no job %', quote_literal(name) using errcode = 'foreign_key_violation';
+  end if;
+  return pk;
+end $$;
+
+-- As before, and for roles that may not read the names of all jobs.
+create or replace function drover.job_setup(name text, settings jsonb default '{}', out jq_pk bigint,
+                                            out existed boolean)
+  language plpgsql set search_path = drover, pg_temp as $$
+#variable_conflict use_column
+declare
+  columns   jsonb;
+  variables jsonb;
+  wrong     text;
+  -- who may not read the names of all jobs, for whom `on conflict` may not name the column
+  conflict  text := case when has_column_privilege('drover.jobqueue', 'jq_name', 'select') then '(jq_name)' else '' end;
+begin
+  if (name ~ '^[^.[:space:]]+[.][^.[:space:]]+$') is not true then
+    raise exception 'job name %: it is the type, a dot, and something without a dot or a blank', quote_nullable(name)
+      using errcode = 'check_violation';
+  elsif split_part(name, '.', 1) = 'command' then
+    raise exception 'a command is not set up: insert it' using errcode = 'check_violation';
+  elsif jsonb_typeof(settings) is distinct from 'object' then
+    raise exception 'the settings of a job are one JSON object' using errcode = 'invalid_parameter_value';
+  end if;
+  select key into wrong from jsonb_object_keys(settings) as key
+   where key ~ '^(jq|rjm)_' and key <> all ('{jq_job_fk,jq_args,jq_msq,jq_runonpfile,jq_host,jq_key,jq_tolerate,
+           jq_repeat,jq_queue,jq_urgent,jq_priority,jq_not_before,jq_not_after,jq_max_interruptions,jq_retries,
+           jq_timeout,
+           jq_unique_key,jq_delete,jq_mode,
+           rjm_delete,rjm_blocks}'::text[])
+      or key !~ '^[A-Za-z_][A-Za-z0-9_]*$' limit 1;
+  if wrong ~ '^(jq|rjm)_' then
+    raise exception '% is no setting: names that begin with jq_ or rjm_ are reserved', wrong
+      using errcode = 'undefined_parameter';
+  elsif wrong is not null then
+    raise exception 'variable %: a name is of letters, digits and _, and begins with no digit', quote_literal(wrong)
+      using errcode = 'invalid_name';
+  end if;
+  select coalesce(jsonb_object_agg(key, value) filter (where key ~ '^jq_'), '{}'),
+         coalesce(jsonb_object_agg(key, value) filter (where key !~ '^(jq|rjm)_' and key <> 'depends'), '{}')
+    into columns, variables from jsonb_each(settings);
+  columns := jsonb_build_object('jq_args', drover.line(variables)) || columns
+             || jsonb_build_object('jq_name', name, 'jq_type', split_part(name, '.', 1), 'jq_state', 'held');
+  if variables <> '{}' then
+    columns := columns || jsonb_build_object('jq_variables', variables);
+  end if;
+  if settings ? 'rjm_delete' then
+    columns := columns || jsonb_build_object('jq_delete', drover.names(settings -> 'rjm_delete'));
+  end if;
+  execute format('insert into drover.jobqueue (%1$s) select %1$s from jsonb_populate_record(null::drover.jobqueue, $1)
+                  on conflict %2$s do nothing returning jq_pk',
+                 (select string_agg(quote_ident(key), ', ') from jsonb_object_keys(columns) as key), conflict)
+    into jq_pk using columns;
+  existed := jq_pk is null;
+  if existed then
+    begin
+      jq_pk := drover.job_named(name);
+    exception when foreign_key_violation then
+      raise exception 'job name % is taken, or its jq_unique_key is', name using errcode = 'unique_violation';
+    end;
+    return;
+  end if;
+  insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
+  select jq_pk, drover.job_named(parent) from unnest(drover.names(settings -> 'depends')) as parent
+   union
+  select drover.job_named(child), jq_pk from unnest(drover.names(settings -> 'rjm_blocks')) as child;
 end $$;

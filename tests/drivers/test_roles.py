@@ -16,7 +16,7 @@ from tests.schema_tools import fetch_all, fetch_one
 
 QUERIES = load((schema_dir() / "queries.sql").read_text())
 MEMBER_OF = {"operator": [("pg_read_all_stats",)]}
-LOGINS = ["scheduler", "frontend", "frontend_sql", "operator", "readonly", "msq", "agentdb"]
+LOGINS = ["scheduler", "frontend", "frontend_sql", "tenant", "operator", "readonly", "msq", "agentdb"]
 GRANTS = """
 select 'table', c.oid::regclass::text, c.relowner::regrole::text, c.relacl::text from pg_class c
  where relnamespace = 'drover'::regnamespace and relkind in ('r', 'v')
@@ -84,6 +84,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "is_route_stale",
         "job_event",
         "job_hide",
+        "job_named",
         "job_share",
         "keep_group",
         "limit_group",

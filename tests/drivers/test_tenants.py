@@ -4,10 +4,16 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from psycopg.errors import CheckViolation, InsufficientPrivilege, UndefinedObject
+from psycopg.errors import (
+    CheckViolation,
+    ForeignKeyViolation,
+    InsufficientPrivilege,
+    UndefinedObject,
+    UniqueViolation,
+)  # fmt: skip
 
 from tests.drivers.test_routing import add as add_filter
-from tests.role_tools import PLAIN, Login, add_edge
+from tests.role_tools import FRONTEND, PLAIN, Login, add_edge, insertable
 from tests.schema_tools import Connection, fetch_all, fetch_one
 
 OURS: Final = ("our_jobs", "our_why", "our_log", "our_output")
@@ -363,6 +369,68 @@ def test_without_tenants_inserts_ask_for_none_t113(admin: Connection, staff: str
 
 
 # ---- names
+
+
+@pytest.fixture
+def discreet(admin: Connection, login: Login, tenants: list[Connection]) -> Iterator[Connection]:
+    """Yield the connection of a login that is not to know the names of others' jobs."""
+    name = f"discreet_{tenants[0].info.user}"[:63]
+    admin.execute(f"create role {name} login in role drover_tenant".encode())
+    with login(name) as connection:
+        yield connection
+    admin.execute(f"drop role {name}".encode())
+
+
+NAMED: Final = "insert into drover.jobqueue (jq_type, jq_name) values ('noop', 'noop.1') returning jq_pk"
+SETUP: Final = "select jq_pk, existed from drover.job_setup('noop.1', %s)"
+
+
+@pytest.mark.parametrize("column", ["jobqueue.jq_name", "jobqueue.jq_args", "job.job_name", "job.job_data"])
+def test_a_member_of_drover_tenant_reads_no_name_of_another_t113(discreet: Connection, column: str) -> None:
+    table, name = column.split(".")
+    with pytest.raises(InsufficientPrivilege):
+        discreet.execute(f"select {name} from drover.{table}".encode())
+
+
+def test_a_member_of_drover_tenant_inserts_as_one_of_drover_frontend_t113(
+    admin: Connection, discreet: Connection
+) -> None:
+    assert insertable(admin, "drover_tenant") == FRONTEND
+    job = fetch_one(discreet, PLAIN)
+    discreet.execute(f"{NAMED.split(' returning')[0]} on conflict do nothing".encode())
+    with discreet.cursor().copy("copy drover.jobqueue (jq_type, jq_args) from stdin") as rows:
+        rows.write_row(("noop", "x"))
+    add_edge(discreet, fetch_one(discreet, PLAIN), job)
+    assert (count(discreet, "my_jobs"), count(discreet, "our_jobs")) == (4, 4)
+    assert fetch_one(discreet, f"select drover.command('cancel {job}')") > job
+
+
+def test_a_member_of_drover_tenant_sets_jobs_up_by_name_t113(discreet: Connection) -> None:
+    ((job, existed),) = fetch_all(discreet, SETUP, "{}")
+    assert (existed, fetch_all(discreet, SETUP, "{}")) == (False, [(job, True)])
+    assert fetch_one(discreet, "select drover.job_named('noop.1')") == job
+    assert fetch_all(discreet, "select jq_pk from drover.job_setup('noop.2', '{\"depends\": \"noop.1\"}')") == [
+        (job + 2,)  # the one that existed took a number
+    ]
+
+
+def test_a_member_of_drover_tenant_finds_no_job_of_another_by_name_t113(
+    discreet: Connection, tenants: list[Connection]
+) -> None:
+    job = fetch_one(tenants[0], NAMED)
+    for name in ("noop.1", job):
+        with pytest.raises(ForeignKeyViolation, match=f"no job '{name}'"):
+            discreet.execute(f"select drover.job_named('{name}')".encode())
+    with pytest.raises(UniqueViolation, match=r"job name noop\.1 is taken"):
+        fetch_all(discreet, SETUP, "{}")
+
+
+def test_a_member_of_drover_tenant_sets_up_no_sql_t113(discreet: Connection) -> None:
+    with pytest.raises(InsufficientPrivilege):
+        fetch_all(discreet, SETUP, '{"jq_msq": true}')
+
+
+# ---- lengths
 
 
 @pytest.mark.parametrize("length", [64, 65, 100_000])

@@ -142,3 +142,11 @@ def test_a_quota_that_counts_nothing_is_refused_t116(launch: Launch, columns: di
     daemon = launch(TYPES)
     with pytest.raises(psycopg.errors.CheckViolation):
         set_quota(daemon, name="wrong", **columns)
+
+
+def test_a_condition_that_an_agent_names_like_a_quota_is_none_t116(launch: Launch, roles: dict[str, str]) -> None:
+    daemon = launch(TYPES)
+    set_quota(daemon, name="few", most=2, user="*")
+    submit(daemon, roles["anna"], 1, "echo BLOCKED ' quota:few' of mine")
+    daemon.until(lambda: states(daemon) == {"blocked": 1})
+    assert daemon.value("select condition from drover.conditions") == "agent:quota:few"

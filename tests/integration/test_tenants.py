@@ -1,5 +1,6 @@
 """Tenants that share one installation, by the real daemon; and a stranger who tries all that a login may."""
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, Final
@@ -16,7 +17,7 @@ from tests.integration.puppets import Meeting, puppet, rows
 
 Connection = psycopg.Connection[Any]
 
-MEMBERS: Final = {"anna": "lab", "bert": "lab", "carl": "shop", "eve": None}
+MEMBERS: Final = {"anna": "lab", "bert": "lab", "carl": "shop", "eve": None, "dora": None}
 TYPES: Final = "[hosts.local]\n" + puppet(slots=8) + rows("reader", ":")
 QUEUES: Final = "[queues.lab]\n[queues.shop]\n"
 INSERT: Final = "insert into drover.jobqueue (jq_type, jq_args) values ('puppet', %s) returning jq_pk"
@@ -32,7 +33,7 @@ select relname, string_agg(quote_ident(attname), ', ' order by attnum)
 
 
 class Site:
-    """A database with two tenants, `lab` of anna and bert and `shop` of carl, and with eve, who is a stranger."""
+    """A database with two tenants, `lab` of anna and bert and `shop` of carl, and with strangers: eve and dora."""
 
     def __init__(self, database: str, stack: ExitStack) -> None:
         self._database, self._stack = database, stack
@@ -40,7 +41,7 @@ class Site:
         for name in ("lab", "shop"):
             self._role(name, "nologin")
         for name, tenant in MEMBERS.items():
-            self._role(name, "login in role drover_frontend_sql")
+            self._role(name, f"login in role {'drover_tenant' if name == 'dora' else 'drover_frontend_sql'}")
             if tenant:
                 self.owner.execute(f"grant {self.role(tenant)} to {self.role(name)}".encode())
 
@@ -196,20 +197,39 @@ def test_a_tenant_with_a_group_of_its_own_has_an_msq_login_of_its_own_t113(
 # ---- a stranger
 
 
-def test_a_stranger_reads_nothing_of_a_tenant_anywhere_t113(daemon: Daemon, meeting: Meeting, site: Site) -> None:
-    anna, eve = site.login("anna"), site.login("eve")
-    group = one(anna, 'insert into drover.job (job_data) values (\'{"x": "secret"}\') returning job_pk')
-    ended = queue(anna, "echo LOG secret; echo FAIL secret")
-    daemon.wait(ended, "failed")
-    anna.execute("insert into drover.jobqueue (jq_type, jq_args, jq_job_fk, jq_state) "
-                 "values ('puppet', 'secret', %s, 'held')", (group,))  # fmt: skip
-    running(daemon, meeting, anna)
+def fill(daemon: Daemon, meeting: Meeting, anna: Connection) -> None:
+    """Let anna have jobs in many states, with a secret wherever a text may be; and a group, with secret and name."""
+    data = "insert into drover.job (job_name, job_data) values ('named', '{\"x\": \"secret\"}') returning job_pk"
+    columns = "jq_type, jq_args, jq_name, jq_job_fk, jq_state"
+    held = f"insert into drover.jobqueue ({columns}) values ('puppet', 'secret', 'puppet.named', %s, 'held')"
+    anna.execute("select drover.subscribe()")
+    anna.execute(held.encode(), (one(anna, data),))
+    daemon.wait(queue(anna, "echo LOG secret; echo FAIL secret"), "failed")
     daemon.wait(queue(anna, "echo BLOCKED tape secret"), "blocked")
-    readable = eve.execute(READ.encode()).fetchall()
-    seen = {table: eve.execute(f"select {columns} from drover.{table}".encode()).fetchall()
+    running(daemon, meeting, anna)
+
+
+def seen_by(who: Connection) -> dict[str, str]:
+    """Return all that a login may read in the schema, by table and view."""
+    readable = who.execute(READ.encode()).fetchall()
+    return {table: str(who.execute(f"select {columns} from drover.{table}".encode()).fetchall())
             for table, columns in readable}  # fmt: skip
-    assert [table for table, found in seen.items() if "secret" in str(found)] == []
-    assert [table for table, found in seen.items() if found and table.startswith(("my_", "our_"))] == []
+
+
+@pytest.mark.parametrize(("name", "words"), [("eve", "secret"), ("dora", "secret|named")])
+def test_a_stranger_reads_nothing_of_a_tenant_anywhere_t113(
+    daemon: Daemon, meeting: Meeting, site: Site, name: str, words: str
+) -> None:
+    fill(daemon, meeting, site.login("anna"))
+    seen = seen_by(site.login(name))
+    assert [table for table, found in seen.items() if re.search(words, found)] == []
+    assert [table for table, found in seen.items() if found != "[]" and table.startswith(("my_", "our_"))] == []
+
+
+def test_a_member_reads_all_that_the_views_for_members_show_t113(daemon: Daemon, meeting: Meeting, site: Site) -> None:
+    fill(daemon, meeting, site.login("anna"))
+    seen = seen_by(site.login("bert"))
+    assert {table for table, found in seen.items() if "secret" in found} == {"our_jobs", "our_why", "our_log"}
 
 
 @pytest.mark.parametrize("verb", OWN_VERBS)
@@ -238,6 +258,17 @@ def test_a_stranger_commands_no_job_of_a_tenant_t113(daemon: Daemon, meeting: Me
         "insert into drover.tenant values ('eve_of_tenants')",
         "update drover.tenant_queue set tq_tenant = 'shop_of_tenants'",
         "delete from drover.quota",
+        "select drover.subscribe(job => {})",
+        "select drover.subscribe(tenant => 'lab_of_tenants')",
+        "select drover.subscribe(owner => 'anna_of_tenants')",
+        "select drover.subscribe(is_site => true)",
+        "select drover.job_event({}, 'x')",
+        "select drover.agent_event({}, 'x')",
+        "select * from drover.event",
+        "select * from drover.delivery",
+        "select * from drover.subscription",
+        "select * from drover.subscription_key",
+        "select * from drover.dead_letter",
         "set role anna_of_tenants",
         "set session authorization anna_of_tenants",
         "grant lab_of_tenants to eve_of_tenants",
