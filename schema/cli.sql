@@ -88,7 +88,8 @@ select jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_st
        lateral (select j.*, jq_end_code as code from drover.jobqueue j) j left join drover.blocked_jobs b using (jq_pk)
  where jq_state = any (:states::drover.job_state[]) and (:types::text[] is null or jq_type = any (:types))
    and (:with_ended_commands or jq_type <> 'command' or jq_endtime is null)
-   and (:with_hidden or not exists (select from drover.job where job_pk = jq_job_fk and job_hidden))
+   and (:with_hidden or not (exists (select from drover.job where job_pk = jq_job_fk and job_hidden)
+                             or exists (select from drover.hidden where hidden_jq_fk = jq_pk)))
  order by jq_pk desc limit :limit
 
 -- name: job_reason
@@ -254,6 +255,9 @@ values (:name, :at::timestamptz, :every::interval, :cron::text, :zone, :catch_up
 
 -- name: remove_schedule
 delete from drover.schedule where schedule_name = :name returning schedule_name
+
+-- name: hide_job
+select drover.hide(:job::bigint, :is_hidden::boolean)
 
 -- Events
 

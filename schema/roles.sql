@@ -132,7 +132,8 @@ grant insert (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)
 grant execute on function drover.command(text) to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
 -- To set a job up, or to resubmit it, needs no more rights than an insert.
 grant execute on function drover.job_setup(text, jsonb), drover.job_named(text), drover.names(jsonb),
-  drover.line(jsonb), drover.escape(text), drover.job_resubmit(bigint), drover.job_hide(bigint, boolean)
+  drover.line(jsonb), drover.escape(text), drover.job_resubmit(bigint), drover.job_hide(bigint, boolean),
+  drover.hide(bigint, boolean)
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
 grant execute on function drover.may_command(name)
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_scheduler;
@@ -143,6 +144,7 @@ grant execute on function
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
 grant select (jq_pk, jq_name) on drover.jobqueue to drover_frontend, drover_frontend_sql;
 grant select (job_pk, job_name, job_hidden) on drover.job to drover_frontend, drover_frontend_sql;
+grant select on drover.hidden to drover_frontend, drover_frontend_sql, drover_tenant, drover_readonly;
 -- drover_tenant is as drover_frontend, and does not know the names of what belongs to others.
 grant select (jq_pk) on drover.jobqueue to drover_tenant;
 grant select (job_pk, job_hidden) on drover.job to drover_tenant;

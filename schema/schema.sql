@@ -847,6 +847,23 @@ CREATE FUNCTION drover.has_token(job drover.jobqueue) RETURNS boolean
     or exists (select from claimable where claim_first = job.jq_pk and claim_line is not null)
 $$;
 
+CREATE FUNCTION drover.hide(job bigint, is_hidden boolean DEFAULT true) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  perform from jobqueue where jq_pk = job and jq_type <> 'command'
+    and (jq_submitter = any (drover.wards()) or drover.may_command());
+  if not found then
+    return false;
+  elsif is_hidden then
+    insert into hidden values (job) on conflict do nothing;
+  else
+    delete from hidden where hidden_jq_fk = job;
+  end if;
+  return true;
+end $$;
+
 CREATE FUNCTION drover.hmac_block(key bytea, pad integer) RETURNS bytea
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -2088,6 +2105,7 @@ begin
   delete from output where out_jq_fk = any (jobs);
   delete from item_failure where item_jq_fk = any (jobs);
   delete from share where share_jq_fk = any (jobs);
+  delete from hidden where hidden_jq_fk = any (jobs);
   delete from command_ack where ack_jq_fk = any (jobs);
   delete from jobqueue where jq_pk = any (jobs);
   get diagnostics removed = row_count;
@@ -3070,6 +3088,10 @@ CREATE VIEW drover.graph AS
                   WHERE (jobdepends.jdep_jq_depends_fk = jobs.jq_pk)
                   ORDER BY jobdepends.jdep_jq_fk) AS children
          OFFSET 0) e;
+
+CREATE TABLE drover.hidden (
+    hidden_jq_fk bigint NOT NULL
+);
 
 CREATE TABLE drover.host (
     host_name text NOT NULL,
@@ -4163,6 +4185,9 @@ ALTER TABLE ONLY drover.delivery
 
 ALTER TABLE ONLY drover.event
     ADD CONSTRAINT event_pkey PRIMARY KEY (ev_pk);
+
+ALTER TABLE ONLY drover.hidden
+    ADD CONSTRAINT hidden_pkey PRIMARY KEY (hidden_jq_fk);
 
 ALTER TABLE ONLY drover.host
     ADD CONSTRAINT host_pkey PRIMARY KEY (host_name);

@@ -294,7 +294,7 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("-s STATE", "list jobs in this state too; may be repeated", dest="also", **STATES),
         _argument("-S STATE", "list jobs in this state only; may be repeated", dest="only", **STATES),
         _argument("-t TYPE", "jobs of this type only; may be repeated", dest="types", action="append"),
-        _argument("--all", "list jobs in every state, and of hidden groups"),
+        _argument("--all", "list jobs in every state, and hidden ones"),
         _argument("-n N", "list the newest N, 0 for all; default 1000", dest="rows", type=COUNT, default=1000),
         JSON_LINES,
         WATCH,
@@ -322,6 +322,11 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("-q", "print nothing and exit with that status", dest="quiet"),
         _argument("-w", "wait until the job has ended", dest="wait"),
     )),
+    "hide": Command("visibility.hide", "leave jobs out of drover ls; they run as before", (
+        _job("jobs", "+"),
+        JSON_LINES,
+    )),
+    "unhide": Command("visibility.unhide", "list hidden jobs again", (_job("jobs", "+"), JSON_LINES)),
     "subscribe": Command("events.subscribe", "be told of events of a job, or of all jobs of an owner", (
         _job("job", "?"),
         _argument("--owner ROLE", "all jobs of this role; default, without a job: one's own"),

@@ -1,6 +1,7 @@
 """What drover.flush removes, and what it leaves: in the database alone, where rows can be as old as a test wants."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
@@ -31,6 +32,7 @@ BELONGINGS: Final = {
     "output": "(out_jq_fk, out_attempt, out_part, out_stream, out_data) values (%s, 1, 1, 'out', 'x')",
     "item_failure": "(item_jq_fk, item_attempt, item_line, item_reason) values (%s, 1, 'x', 'y')",
     "share": "(share_jq_fk, share_with) values (%s, 'x')",
+    "hidden": "(hidden_jq_fk) values (%s)",
     "command_ack": "(ack_jq_fk, ack_scheduler, ack_name, ack_ok, ack_text) select %s, gen_random_uuid(), '', true, ''",
 }
 
@@ -122,7 +124,7 @@ def test_flush_removes_every_row_that_belongs_to_a_job_r52(queue: Connection, ta
     for pk in (old, young):
         queue.execute(f"insert into drover.{table} {BELONGINGS[table]}".encode(), (pk,))
     _flush(queue)
-    column = BELONGINGS[table][1:].partition(",")[0]
+    column, *_ = re.findall(r"\w+", BELONGINGS[table])
     assert queue.execute(f"select {column} from drover.{table}".encode()).fetchall() == [(young,)]
 
 

@@ -80,6 +80,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "forget_events",
         "gone",
         "has_token",
+        "hide",
         "install_routes",
         "is_route_stale",
         "job_event",

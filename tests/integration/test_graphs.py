@@ -360,6 +360,28 @@ def test_jobs_of_a_hidden_group_run_but_are_not_listed_until_it_is_shown_t27(
     assert "quiet" in drover("ls", "-t", "noop").out
 
 
+def test_hidden_job_runs_but_is_not_listed_until_it_is_shown_t21_t27(
+    daemon: Daemon, drover: Drover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", make_conninfo(daemon.database, user="drover_frontend"))
+    job = daemon.insert(role="drover_frontend", jq_type="noop", jq_state="held", jq_args="silent")
+    assert drover("hide", str(job)).out == f"job {job}: hidden\n"
+    assert "silent" not in drover("ls", "-t", "noop").out
+    assert "silent" in drover("ls", "-t", "noop", "--all", "-n", "0").out
+    daemon.execute("select drover.command(%s)", f"release {job}", role="drover_frontend")
+    daemon.wait(job)
+    assert "silent" not in drover("ls", "-t", "noop", "-s", "done").out
+    assert drover("unhide", str(job), "--json").out == f'{{"job": {job}, "hidden": false}}\n'
+    assert "silent" in drover("ls", "-t", "noop", "-s", "done").out
+
+
+def test_job_of_another_is_not_hidden_t27(daemon: Daemon, drover: Drover, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = daemon.insert(role="drover_frontend_sql", jq_type="noop", jq_state="held")
+    monkeypatch.setenv("DROVER_DATABASE_URL", make_conninfo(daemon.database, user="drover_frontend"))
+    done = drover("hide", str(job))
+    assert (done.status, f"no job {job} of yours" in done.err) == (1, True)
+
+
 # ---- locks
 
 
