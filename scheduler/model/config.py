@@ -148,7 +148,7 @@ class Scheduler:
     expansions: int = field(default=8, validator=COUNT)
     expansions_per_type: int = field(default=4, validator=COUNT)
     expansion_limit: float = field(default=3600.0, validator=SPAN)
-    fetch_rows: int = field(default=1000, validator=COUNT)
+    fetch_rows: int = field(default=0, validator=SIZE)
     fetch_bytes: int = field(default=1_000_000, validator=COUNT)
     msq_rows: int = field(default=0, validator=SIZE)
     msq_bytes: int = field(default=0, validator=SIZE)

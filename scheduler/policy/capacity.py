@@ -230,9 +230,9 @@ class Pool(Generic[JobT]):
 
     __slots__ = (
         "arriving", "blocked_since", "blocked_until", "coming", "enabled", "failed_starts", "finished", "free", "idle",
-        "is_auto", "is_counted", "is_exec", "is_guarded", "kind", "lacks_connection", "marking", "may_begin",
-        "most_ahead", "name", "query_jobs", "queues", "rate", "rated_at", "reason", "rescued", "rests_until",
-        "row_bytes", "second_tries", "slots", "starving_since", "stops_jobs", "unread",
+        "is_auto", "is_counted", "is_exec", "is_guarded", "kind", "lacks_connection", "looked_at", "marking",
+        "may_begin", "most_ahead", "name", "query_jobs", "queues", "rate", "rated_at", "reason", "rescued",
+        "rests_until", "row_bytes", "second_tries", "slots", "starving_since", "stops_jobs", "unread",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -257,6 +257,7 @@ class Pool(Generic[JobT]):
         self.rate = 0.0  # items a second
         self.row_bytes = 0.0  # of the parameter of a row that was claimed, on the average
         self.rated_at = 0.0
+        self.looked_at = 0.0  # at its agents, for one that is slow
         self.rests_until = 0.0  # until when no lines are sent ahead, since an item was slow
         self.blocked_since = 0.0  # every slot is FAIL since then
         self.blocked_until = 0.0  # and until then
@@ -314,6 +315,13 @@ class Pool(Generic[JobT]):
             self.finished, self.rated_at = 0, now
         elif span > 1.0:
             self.rate, self.rated_at = self.rate / 2, now
+
+    def look_again(self, now: float, interval: float) -> bool:
+        """Say whether its agents are to be looked at, since the last look was so long ago."""
+        is_due = now >= self.looked_at + interval
+        if is_due:
+            self.looked_at = now
+        return is_due
 
     def rest(self, until: float) -> None:
         """Send no lines ahead for a while: an item is slow."""

@@ -39,6 +39,7 @@ from scheduler.policy.state import State
 
 HOARD: Final = 20  # batches of rows held for busy hosts while others have nothing to do
 PREFETCH_BYTES: Final = 16_384  # a quarter of what a pipe holds
+LOOK_S: Final = 0.01  # between two looks for an agent that is slow: a crowd is long to look through
 
 
 class StartDecision(NamedTuple):
@@ -188,6 +189,8 @@ def _share(slot: Slot) -> int:
 
 def _has_slow_item(pool: Pool, now: float) -> bool:
     """Say whether an agent works on a slow item; then nothing is sent ahead in its type for a while."""
+    if not pool.look_again(now, LOOK_S):
+        return False
     for slot in pool.slots:
         if slot.job is not None and slot.assigned_at < now - SLOW_S:
             pool.rest(now + REST_S)

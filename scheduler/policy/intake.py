@@ -46,6 +46,8 @@ from scheduler.policy.state import MissingConnection, State
 
 OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `end_and_claim` gives no more
 RECORD_AFTER: Final = 0.5  # seconds from a claim until what is in hand is recorded anew
+BATCH: Final = 1000  # rows of a query, or
+SHARE: Final = 32  # for each agent that its type may have, if that is more: so many may have lines ahead
 MARK_CLAIMED_AFTER: Final = 0.4  # seconds from its claim that a job is in hand before its row says so
 
 
@@ -444,7 +446,8 @@ def fetched(state: State, event: e.Fetched, now: float) -> None:
         fail_job(state, job, "the key column is NULL in a row: every row needs a key", now)
         return
     items = query.items_of(rows, keep_rows=job.pool.is_exec)
-    query.size_batch(items, state.timers.fetch_rows, state.timers.fetch_bytes)
+    most = state.timers.fetch_rows or max(BATCH, SHARE * len(job.pool.slots))
+    query.size_batch(items, most, state.timers.fetch_bytes)
     items = _sendable(state, job, query, items)
     if place_at is None or job.host is not None:
         if items:

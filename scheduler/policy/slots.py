@@ -286,7 +286,7 @@ class Slot:
         self.ahead = pool.most_ahead
         if pool.is_auto and pace is not None:
             pace.look(self.items, now if self.job is None else self.assigned_at, now)
-            self.ahead = 0 if now < pool.rests_until else min(pool.most_ahead, pace.lines)
+            self.ahead = 0 if now < pool.rests_until else min(pool.most_ahead, pace.lines(len(pool.slots)))
         return self.ahead
 
     def stop_prefetching(self) -> None:

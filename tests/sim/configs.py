@@ -102,7 +102,7 @@ def _some(rng: Random, hosts: tuple[str, ...]) -> tuple[str, ...]:
 def _timers(rng: Random) -> Scheduler:
     return Scheduler(
         expansions=rng.choice((1, 2, 3, 8)), expansions_per_type=rng.choice((1, 2)),
-        fetch_rows=rng.choice((1, 5, 1000)), line_limit=2000, min_idle=rng.choice((0.0, 5.0, 20.0)), max_idle=100_000.0,
+        fetch_rows=rng.choice((1, 5, 0)), line_limit=2000, min_idle=rng.choice((0.0, 5.0, 20.0)), max_idle=100_000.0,
         hold_max=rng.choice((1, 10, 1000)), fetch_limit=rng.choice((0, 1, 10, 1000)),
         start_limit=rng.choice((60.0, 60.0, 30.0)), kill_grace=rng.choice((20.0, 20.0, 5.0)),
     )  # fmt: skip

@@ -55,7 +55,7 @@ def test_every_default_is_as_documented() -> None:
             expansions=8,
             expansions_per_type=4,
             expansion_limit=3600,
-            fetch_rows=1000,
+            fetch_rows=0,
             fetch_bytes=1_000_000,
             msq_rows=0,
             msq_bytes=0,

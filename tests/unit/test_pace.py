@@ -7,13 +7,13 @@ import pytest
 from scheduler.model import events as e
 from scheduler.model.config import MOST_LINES, AgentType, Host
 from scheduler.policy.core import Core
-from scheduler.policy.pace import AHEAD_S, FAST_S, REST_S, SLOW_S, Pace
+from scheduler.policy.pace import AHEAD_S, FAST_S, FEW, MOST_CROWD, PROVEN, REST_S, SLOW_S, Pace
 from scheduler.policy.slots import Slot
 from tests.core_tools import claim, make_core, sent, turn
 from tests.unit.test_window import at_work, query
 
 ITEM_S = 0.0001
-PROVEN = 40  # items after which nothing more changes
+MANY = 40  # items after which nothing more changes
 
 
 class Bench:
@@ -35,7 +35,7 @@ class Bench:
         self.lines[slot] += got
         return got
 
-    def proves(self, *slots: Slot, items: int = PROVEN, after: float = ITEM_S) -> None:
+    def proves(self, *slots: Slot, items: int = MANY, after: float = ITEM_S) -> None:
         """Let agents finish so many items each, one after the other."""
         for _ in range(items):
             for slot in slots:
@@ -46,7 +46,7 @@ def test_an_agent_that_proves_fast_gets_up_to_sixteen_lines() -> None:
     bench = Bench()
     (slot,) = bench.agents
     assert bench.lines[slot] == 1
-    bench.proves(slot, items=10)
+    bench.proves(slot, items=PROVEN - 1)
     assert bench.lines[slot] == 1
     bench.proves(slot)
     assert MOST_LINES // 2 <= bench.lines[slot] <= MOST_LINES
@@ -73,7 +73,7 @@ def test_one_slow_item_ends_lines_ahead_at_once_until_as_many_are_fast() -> None
     bench.proves(slot)
     while bench.lines[slot] > 1:
         bench.says(slot, after=SLOW_S)
-    bench.proves(slot, items=8)
+    bench.proves(slot, items=PROVEN - 1)
     assert bench.lines[slot] == 1
     bench.proves(slot)
     assert bench.lines[slot] > 1
@@ -104,7 +104,7 @@ def test_no_agent_gets_lines_ahead_while_another_one_is_slow_nor_a_minute_after_
     bench.proves(fast)
     assert bench.lines[fast] == 1
     bench.proves(slow, fast, items=1, after=2 * REST_S)
-    bench.proves(slow, fast, items=2 * PROVEN)
+    bench.proves(slow, fast, items=2 * MANY)
     assert bench.lines[fast] > 1
 
 
@@ -141,7 +141,7 @@ def test_time_in_which_an_agent_has_nothing_to_do_is_not_counted() -> None:
     pace.look(60, now, now)  # and is idle
     pace.look(60, now + 100.0, now + 100.0)
     pace.look(61, now + 100.0 + ITEM_S, now + 100.0 + ITEM_S)
-    assert pace.lines == MOST_LINES - 1
+    assert pace.lines(1) == MOST_LINES - 1
 
 
 @pytest.mark.parametrize("db", ["statements", "sql"])
@@ -180,3 +180,28 @@ def test_death_of_a_fast_agent_costs_the_rows_ahead_of_it_nothing() -> None:
     assert job.waiting == before + bench.lines[dead] - 1
     assert job.in_flight == bench.lines[other]
     assert job.failed == 0
+
+
+@pytest.mark.parametrize(("slots", "most"), [(FEW, 1.0), (4 * FEW, 4.0), (100 * FEW, MOST_CROWD)])
+def test_items_of_a_crowd_may_take_as_much_longer_as_it_has_agents(slots: int, most: float) -> None:
+    pace = Pace()
+    for seconds, is_fast in ((0.9 * most * FAST_S, True), (1.1 * most * FAST_S, False)):
+        for done in range(2 * PROVEN):
+            pace.look(done + 1, 0.0, (done + 1) * seconds)
+        assert (pace.lines(slots) > 0) is is_fast
+        pace = Pace()
+
+
+def test_an_agent_that_asked_for_more_than_lines_gets_none_ahead_however_fast_it_is() -> None:
+    pace = Pace()
+    pace.stay()
+    for done in range(10 * PROVEN):
+        pace.look(done + 1, 0.0, (done + 1) * ITEM_S)
+    assert pace.lines(1000) == 0
+
+
+@pytest.mark.parametrize(("slots", "has_lines"), [(FEW, False), (2 * FEW, True)])
+def test_a_crowd_has_lines_ahead_where_few_have_none_p7(slots: int, has_lines: bool) -> None:
+    bench = Bench(slots=slots, rows=20_000)
+    bench.proves(*bench.agents, after=1.5 * FAST_S)
+    assert (max(bench.lines.values()) > 1) is has_lines
