@@ -32,14 +32,13 @@ from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import GIVEN_BACK, conclude_if_over
 from scheduler.policy.deadlines import ROOM
 from scheduler.policy.job import Job, Pool, Prefetched, SecondTry, Verdict
-from scheduler.policy.pace import REST_S, SLOW_S
+from scheduler.policy.pace import LOOK_S, REST_S, SLOW_S
 from scheduler.policy.run_queue import AnyQueue, RunQueue
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
 HOARD: Final = 20  # batches of rows held for busy hosts while others have nothing to do
 PREFETCH_BYTES: Final = 16_384  # a quarter of what a pipe holds
-LOOK_S: Final = 0.01  # between two looks for an agent that is slow: a crowd is long to look through
 
 
 class StartDecision(NamedTuple):

@@ -7,8 +7,8 @@ agents a type has the longer both are, up to MOST_CROWD times: an item takes lon
 processors and the scheduler, and lines ahead spare these.
 
 That says nothing of an item that is much slower than those before. So nothing is sent ahead to any agent of a type
-while one of them works on an item for longer than SLOW_S, nor for REST_S after that: at most once in that time do items
-of this type wait behind such a one. An agent of which nothing is known counts as slow.
+while one of them works on an item for longer than SLOW_S, nor for REST_S after that was seen: at most once in that time
+do items of this type wait behind such a one. An agent of which nothing is known counts as slow.
 """
 
 from typing import Final
@@ -22,6 +22,7 @@ FEW: Final = 16  # agents; with n times as many these times are n times as long
 MOST_CROWD: Final = 25.0
 SLOW_S: Final = 0.1
 REST_S: Final = 60.0
+LOOK_S: Final = 0.01  # between two looks for an agent that is slow: a crowd is long to look through
 PROVEN: Final = 3  # looks, and up to twice as many
 
 

@@ -33,7 +33,7 @@ from scheduler.model.states import (
 from scheduler.policy.capacity import UNLIMITED, HostState
 from scheduler.policy.deadlines import SLOTS
 from scheduler.policy.job import TRIED_ALONE, Job
-from scheduler.policy.pace import SLOW_S
+from scheduler.policy.pace import LOOK_S, SLOW_S
 from scheduler.policy.quotas import Quota
 from scheduler.policy.slots import Slot, timeouts_of
 from scheduler.policy.state import State
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tests.sim.world import Sim
 
 MOST_TICKS: Final = 50  # at one instant
-FEW_ITEMS: Final = 10  # that an agent finishes before it gets lines ahead
+FEW_ITEMS: Final = 3  # that an agent finishes before it gets lines ahead
 TOLERANCE_S: Final = 0.001
 
 
@@ -487,7 +487,8 @@ def lines_ahead_are_of_fast_agents(sim: "Sim", process: "Process", slot: Slot, l
     if process.finished < FEW_ITEMS or process.took > SLOW_S:
         broken(name, f"slot {slot.number} has done {process.finished} items, the last one in {process.took:g} s")
     others = [other for other in sim.daemon.processes.values() if other.is_of(slot.pool.name) and other.is_at_work]
-    if slow := [other.slot for other in others if sim.now - other.begun_at > SLOW_S + TOLERANCE_S]:
+    seen = SLOW_S + LOOK_S + TOLERANCE_S
+    if slow := [other.slot for other in others if sim.now - other.begun_at > seen]:
         broken(name, f"slot {slot.number} has {ahead} lines ahead while slots {slow} are slow")
     waiting = slot.pool.singles + sum(job.waiting for job in slot.pool.query_jobs.values())
     if ahead * len(slot.pool.slots) > waiting + ahead:
