@@ -43,7 +43,8 @@ class Quota:
         who = job.rules.submitter
         if self.queue not in ("", job.queue) or self.host not in ("", job.host):
             return None
-        if who and (self.tenant not in ("", *job.rules.roles) or self.user not in ("", EACH, who)):
+        is_of_another = self.tenant != "" and self.tenant not in job.rules.roles
+        if who and (is_of_another or self.user not in ("", EACH, who)):
             return None
         return re.sub(r"\s", "_", f"{self.name}:{who}") if self.user == EACH else self.name
 
