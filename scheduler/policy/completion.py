@@ -31,7 +31,8 @@ from scheduler.model.states import (
     check_move,
 )
 from scheduler.policy.job import Job, JobQuery, KeyProgress, Verdict
-from scheduler.policy.quotas import BLOCKED_BY, CONDITION
+from scheduler.policy.quotas import BLOCKED_BY
+from scheduler.policy.recovery import AGENT, OURS
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
@@ -63,7 +64,7 @@ def finish(state: State, slot: Slot, job: Job, now: float) -> None:
     else:
         job.item_ended(slot.where, seconds)
         if slot.blocked is not None:
-            _block(state, slot, job)
+            block_job(state, slot, job, _condition_said(slot.blocked))
         else:
             fail_item(state, slot, job, slot.failed or "", final=True)
     slot.clear_item(finished=1)
@@ -75,14 +76,18 @@ def finish(state: State, slot: Slot, job: Job, now: float) -> None:
         conclude_if_over(state, job, now)
 
 
-def _block(state: State, slot: Slot, job: Job) -> None:
+def _condition_said(text: str) -> str:
+    """Return a condition that an agent reported; one that looks like ours gets another name."""
+    text = text.lstrip()
+    return AGENT + text if text.startswith(OURS) else text
+
+
+def block_job(state: State, slot: Slot, job: Job, why: str) -> None:
     """Block a job that cannot be done now: nothing more of it is assigned, items in hand finish."""
     if job.verdict is None:
-        said = (slot.blocked or "").lstrip()
-        name = "agent:" if said.startswith(CONDITION) else ""  # those are ours
-        job.set_verdict(Verdict(BLOCKED, f"blocked: {name}{said}"))
+        job.set_verdict(Verdict(BLOCKED, f"blocked: {why}"))
     else:
-        state.log(slot, "WARNING", f"BLOCKED {slot.blocked}")
+        state.log(slot, "WARNING", f"BLOCKED {why}")
     job.drop_items()
 
 
@@ -131,7 +136,7 @@ def lose_item(state: State, slot: Slot, why: str, now: float, *, interrupted: bo
         elif interrupted and not is_said:
             _interrupt(state, slot, job, why)
         elif slot.blocked is not None:
-            _block(state, slot, job)
+            block_job(state, slot, job, _condition_said(slot.blocked))
         else:
             fail_item(state, slot, job, why if slot.failed is None else slot.failed, final=slot.failed is not None)
     take_item_from(state, slot, job, now)

@@ -20,7 +20,9 @@ from scheduler.policy.deadlines import OUTPUT, SHORTAGE
 from scheduler.policy.dispatch import recall_prefetched
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.output import Piece
+from scheduler.policy.recovery import AGENT
 from scheduler.policy.slots import Slot
+from scheduler.policy.start_failures import BLOCK
 from scheduler.policy.state import State
 
 EX_TEMPFAIL: Final = 75  # an exec agent's exit status that means blocked
@@ -59,7 +61,10 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
         completion.lose_item(state, slot, event.reason, now, interrupted=True)
     elif slot.job is not None:
         slot.job.exited(event.code if slot.wanted is not s.DIE else None, None)
-        completion.fail_item(state, slot, slot.job, event.reason, final=False)
+        if slot.pool.kind.on_start_failure == BLOCK and not (event.is_items_fault or slot.wanted is s.DIE):
+            completion.block_job(state, slot, slot.job, f"{AGENT}{slot.pool.name} {event.reason}")
+        else:
+            completion.fail_item(state, slot, slot.job, event.reason, final=False)
         completion.take_item_from(state, slot, slot.job, now)
     if slot.wanted is not s.DIE:
         slot.blame(not event.is_items_fault and slot.host.is_up)

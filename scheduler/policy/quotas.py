@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scheduler.policy.job import Job
-from scheduler.policy.recovery import Condition, Forget, Release, Step, Wait
+from scheduler.policy.recovery import QUOTA, Condition, Forget, Release, Step, Wait
 
-CONDITION: Final = "quota:"  # begins the name of the condition of jobs over a quota
+CONDITION: Final = QUOTA  # begins the name of the condition of jobs over a quota
 BLOCKED_BY: Final = f"blocked: {CONDITION}"  # begins their end text
 EACH: Final = "*"  # in place of a user
 EVERY: Final = ""  # begins every key

@@ -13,6 +13,10 @@ from typing import Any, Final
 
 TIMEOUT: Final = "recovery_timeout"  # begins the end text of jobs whose condition lasted too long
 FAILURE: Final = "recovery_failure"  # of those whose tester failed, where that is to end them
+HOST: Final = "host:"  # these begin the names of conditions that the scheduler itself knows; an agent's do not
+AGENT: Final = "agent:"
+QUOTA: Final = "quota:"
+OURS: Final = (HOST, AGENT, QUOTA)
 USUAL_WAIT_S: Final = 60.0
 GRACE_S: Final = 5.0  # that the answer of a tester may take longer than the tester
 

@@ -13,13 +13,11 @@ from scheduler.model.states import ST_READY, ST_RUNNING
 from scheduler.policy import completion
 from scheduler.policy.capacity import HostState
 from scheduler.policy.job import Job, Pool
-from scheduler.policy.recovery import Answer, Condition
+from scheduler.policy.recovery import AGENT, HOST, Answer, Condition
 from scheduler.policy.state import State
 
 BLOCK: Final = "block"
 STATES: Final = {BLOCK: "blocked", "fail": "failed"}
-HOST: Final = "host:"  # these begin the names of conditions
-AGENT: Final = "agent:"
 ANY_HOST: Final = ""
 
 
@@ -96,7 +94,8 @@ def _failure(pool: Pool, host: str, condition: str, why: str) -> StartFailure:
 
 def answered(state: State, seen: Condition) -> Condition:
     """Return a condition with our own answer, if it is one of ours and its policy does not ask another."""
-    if seen.policy.tester or seen.policy.until or not seen.name.startswith((HOST, AGENT)):
+    is_ours = seen.name.startswith((HOST, AGENT)) and seen.name.count(":") == 1  # else an agent said it
+    if seen.policy.tester or seen.policy.until or not is_ours:
         return seen
     if not seen.has_jobs:
         state.start_conditions.discard(seen.name)

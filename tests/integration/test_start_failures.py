@@ -89,6 +89,21 @@ def test_jobs_of_agents_that_do_not_come_up_are_retried_blocked_or_failed_c25_c2
     assert sorted(lines(record)) == ["block.1", "wait.0"]
 
 
+def test_jobs_of_a_command_that_is_missing_are_blocked_or_failed_c25_c26_t75(launch: Launch, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    text = "".join(agent(name, [str(program)], kind="exec", on_start_failure=name) for name in ("block", "fail"))
+    daemon = launch(QUICK + ALPHA + text + policy("broken", 'condition = "agent:block"\nwait = 0.5'))
+    failed, *blocked = insert(daemon, "fail", *["block"] * 3)
+    daemon.wait(failed, "failed")
+    assert daemon.value("select jq_end_code from drover.jobs where jq_pk = %s", failed) == "launch_failure"
+    daemon.wait_all(blocked, "blocked")
+    assert [row["condition"] for row in conditions(daemon)] == ["agent:block"]
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    daemon.insert(jq_type="command", jq_args="agent-enable block", role="drover_operator")
+    daemon.wait_all(blocked)
+
+
 def test_status_warns_of_a_host_that_is_down_until_it_is_back_c25(
     launch: Launch, beta: Server, record: Path, ask: Ask
 ) -> None:
@@ -187,3 +202,13 @@ def test_the_log_of_a_job_counts_how_often_its_host_was_down_t91(launch: Launch,
     told = [row["log_message"] for row in daemon.log_rows(pk)]
     assert len(told) == 2
     assert all(message.startswith("blocked: host:beta host beta cannot be reached: ") for message in told)
+
+
+@pytest.mark.parametrize("name", ["host:alpha", "agent:b"])
+def test_an_agent_that_names_a_condition_of_ours_waits_as_for_any_other_c26_t92(launch: Launch, name: str) -> None:
+    text = agent("b", ["sh", "-c", f"echo OK; read line; echo BLOCKED {name}; echo OK; cat"])
+    daemon = launch(QUICK + ALPHA + text + policy("any", 'condition = "*"\nwait = 3600'))
+    (pk,) = insert(daemon, "b")
+    daemon.wait(pk, "blocked")
+    (row,) = conditions(daemon)
+    assert (row["condition"], row["tries"]) == (f"agent:{name}", 0)
