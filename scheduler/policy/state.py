@@ -182,8 +182,8 @@ class State:
         del self.jobs[job.pk]
         if job.rules is not PLAIN:
             job.pool.forget(job)
-            if job.quotas:
-                self.quotas.ended(job)
+        if job.quotas:
+            self.quotas.ended(job)
         if (queue := self.queues.get(job.queue)) is not None:
             queue.ended(job.pk)
         if job.pk in self.expanding:

@@ -8,7 +8,7 @@ from scheduler.model import events as e
 from scheduler.policy.core import Core
 from scheduler.policy.quotas import CONDITION, Quotas
 from scheduler.policy.recovery import Condition, Forget, Policy, Release, Wait
-from tests.core_tools import TABLES, claim, make_core, turn
+from tests.core_tools import TABLES, claim, make_core, ready, turn
 
 ANNA = {"submitter": "anna", "roles": ("anna", "staff")}
 BERT = {"submitter": "bert", "roles": ("bert",)}
@@ -65,6 +65,17 @@ def test_a_job_whose_submitter_is_not_known_goes_back_when_a_quota_comes_t116() 
     turn(core, claim(1))
     set_quotas(core, {"user": "*"})
     assert in_hand(core) == []
+
+
+def test_a_plain_job_that_began_before_there_was_a_quota_is_counted_until_it_ends_t116() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take_effects()
+    set_quotas(core, {"user": "anna"})
+    assert core.state.quotas.in_hand == {"few": 1}
+    core.agent_output(slot.number, b"OK\n", 1.0)
+    assert in_hand(core) == []
+    assert not +core.state.quotas.in_hand
 
 
 def test_all_blocked_jobs_are_looked_at_once_when_quotas_change_t116() -> None:
