@@ -262,7 +262,7 @@ def test_a_hang_is_counted_even_if_logging_of_hangs_is_off(stuck: Stuck, gate: P
     with pytest.raises(subprocess.TimeoutExpired):
         daemon.process.wait(0.5)
     let_go(gate)
-    daemon.until(lambda: slow_turns(daemon) > 0)
+    daemon.until(lambda: (vital(daemon, "slow_turns") or 0) > 0)
     assert "wait_for_ever" not in daemon.stderr()
 
 
@@ -270,7 +270,7 @@ def test_status_shows_slow_turns(stuck: Stuck, gate: Path, drover: Drover, monke
     daemon = stuck(hang_limit=0.5)
     said(daemon, "in wait_for_ever")
     let_go(gate)
-    daemon.until(lambda: vital(daemon, "longest_turn_ms") > 400)  # others may be slow, too
+    daemon.until(lambda: (vital(daemon, "longest_turn_ms") or 0) > 400)  # others may be slow, too
     monkeypatch.setenv("DROVER_DATABASE_URL", daemon.database)
     (shown,) = json.loads(drover("status", "--json").out)["schedulers"]
     assert shown["slow_turns"] > 0
@@ -298,13 +298,8 @@ def test_a_daemon_out_of_descriptors_goes_on_without_showing_its_memory_j80(laun
     assert daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))["jq_interruptions"] == 0
 
 
-def slow_turns(daemon: Daemon) -> int:
-    """Return how many turns of the loop took too long."""
-    return int(vital(daemon, "slow_turns"))
-
-
 def vital(daemon: Daemon, name: str) -> Any:
-    """Return what the daemon shows of itself, once it does."""
+    """Return what the daemon shows of itself; None before it shows it."""
     query = "select max((status_parameter::jsonb ->> %s)::float8) from drover.scheduler_status where status_slot = -1"
     return daemon.value(query, name)
 
