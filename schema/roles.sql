@@ -178,7 +178,8 @@ grant insert (jq_job_fk, jq_name, jq_type, jq_args, jq_variables, jq_resubmit_of
               jq_urgent, jq_priority, jq_not_before, jq_not_after, jq_max_interruptions, jq_retries, jq_timeout,
               jq_unique_key, jq_delete, jq_mode, jq_state, jq_msq, jq_runonpfile, jq_key, jq_repeat)
   on drover.jobqueue to drover_operator;
-grant insert, update, delete on drover.placement, drover.quota, drover.tenant, drover.tenant_queue
+grant insert, update, delete
+  on drover.placement, drover.quota, drover.tenant, drover.tenant_queue, drover.variable
   to drover_operator;
 grant update (limit_bytes) on drover.size_limit to drover_operator;
 -- What a schedule queues is inserted by the scheduler, in the name of the role that added it.

@@ -656,6 +656,26 @@ begin
   return null;
 end $$;
 
+CREATE FUNCTION drover.expect_variables() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    SET lock_timeout TO '1500ms'
+    AS $$
+declare
+  is_wanted boolean := exists (select from variable);
+  is_on     boolean;
+begin
+  perform pg_advisory_xact_lock(hashtextextended('drover.expect_variables', 0));
+  select tgenabled <> 'D' into is_on from pg_catalog.pg_trigger
+   where tgrelid = 'drover.jobqueue'::regclass and tgname = 'jobqueue_give_variables';
+  if is_wanted and not is_on then
+    alter table drover.jobqueue enable trigger jobqueue_give_variables;
+  elsif is_on and not is_wanted then
+    alter table drover.jobqueue disable trigger jobqueue_give_variables;
+  end if;
+  return null;
+end $$;
+
 CREATE FUNCTION drover.fellows() RETURNS name[]
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -815,6 +835,19 @@ begin
   end if;
 exception when lock_not_available then
   return;  -- the next look is in a minute
+end $$;
+
+CREATE FUNCTION drover.give_variables() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  if exists (select from agent where agent_type = new.jq_type and agent_kind = 'exec') then
+    select nullif(coalesce(jsonb_object_agg(variable_name, variable_value order by variable_type), '{}')
+                  || coalesce(new.jq_variables, '{}'), '{}')
+      into new.jq_variables from variable where variable_type in ('', new.jq_type);
+  end if;
+  return new;
 end $$;
 
 CREATE FUNCTION drover.gone() RETURNS trigger
@@ -4144,6 +4177,14 @@ CREATE TABLE drover.tenant_queue (
     tq_tenant text NOT NULL
 );
 
+CREATE TABLE drover.variable (
+    variable_type text DEFAULT ''::text NOT NULL,
+    variable_name text NOT NULL,
+    variable_value text NOT NULL,
+    CONSTRAINT variable_variable_name_check CHECK ((variable_name ~ '^[A-Za-z_][A-Za-z0-9_]{0,63}$'::text)),
+    CONSTRAINT variable_variable_value_check CHECK ((octet_length(variable_value) <= 16384))
+);
+
 CREATE TABLE drover.verb (
     verb_name text NOT NULL,
     verb_number integer NOT NULL,
@@ -4267,6 +4308,9 @@ ALTER TABLE ONLY drover.tenant
 ALTER TABLE ONLY drover.tenant_queue
     ADD CONSTRAINT tenant_queue_pkey PRIMARY KEY (tq_queue);
 
+ALTER TABLE ONLY drover.variable
+    ADD CONSTRAINT variable_pkey PRIMARY KEY (variable_type, variable_name);
+
 ALTER TABLE ONLY drover.verb
     ADD CONSTRAINT verb_pkey PRIMARY KEY (verb_name);
 
@@ -4344,6 +4388,10 @@ CREATE CONSTRAINT TRIGGER jobqueue_count_edges AFTER UPDATE OF jq_unmet ON drove
 
 CREATE TRIGGER jobqueue_fixed AFTER UPDATE OF jq_type, jq_args, jq_variables, jq_name, jq_msq, jq_runonpfile, jq_key, jq_delete, jq_submitter ON drover.jobqueue FOR EACH ROW WHEN ((((((((((old.jq_type IS DISTINCT FROM new.jq_type) OR (old.jq_args IS DISTINCT FROM new.jq_args)) OR (old.jq_variables IS DISTINCT FROM new.jq_variables)) OR (old.jq_name IS DISTINCT FROM new.jq_name)) OR (old.jq_msq IS DISTINCT FROM new.jq_msq)) OR (old.jq_runonpfile IS DISTINCT FROM new.jq_runonpfile)) OR (old.jq_key IS DISTINCT FROM new.jq_key)) OR (old.jq_delete IS DISTINCT FROM new.jq_delete)) OR (old.jq_submitter IS DISTINCT FROM new.jq_submitter))) EXECUTE FUNCTION drover.refuse('what job %s asks for never changes: insert another job');
 
+CREATE TRIGGER jobqueue_give_variables BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_type <> ALL (ARRAY['command'::text, 'cleanup'::text, 'notify'::text])) AND (NOT new.jq_msq) AND (COALESCE(jsonb_typeof(new.jq_variables), 'object'::text) = 'object'::text))) EXECUTE FUNCTION drover.give_variables();
+
+ALTER TABLE drover.jobqueue DISABLE TRIGGER jobqueue_give_variables;
+
 CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL))) EXECUTE FUNCTION drover.gone();
 
 CREATE TRIGGER jobqueue_limit BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((octet_length(new.jq_args) > 65536) OR (pg_column_size(new.jq_variables) > 65536) OR (octet_length((new.jq_variables)::text) > 65536) OR (octet_length(new.jq_name) > 2000) OR (octet_length(new.jq_unique_key) > 2000) OR (octet_length(new.jq_runonpfile) > 2000) OR (octet_length(new.jq_key) > 2000))) EXECUTE FUNCTION drover.limit_job();
@@ -4393,6 +4441,8 @@ CREATE TRIGGER tenant_prepare BEFORE INSERT OR UPDATE ON drover.tenant FOR EACH 
 CREATE TRIGGER tenant_queue_prepare BEFORE INSERT OR UPDATE ON drover.tenant_queue FOR EACH ROW EXECUTE FUNCTION drover.prepare_tenant_queue();
 
 CREATE TRIGGER tenant_queue_route AFTER INSERT OR DELETE OR UPDATE ON drover.tenant_queue FOR EACH STATEMENT EXECUTE FUNCTION drover.route_tenants();
+
+CREATE TRIGGER variable_is_expected AFTER INSERT OR DELETE ON drover.variable FOR EACH STATEMENT EXECUTE FUNCTION drover.expect_variables();
 
 ALTER TABLE ONLY drover.blocked
     ADD CONSTRAINT blocked_blocked_recovery_fkey FOREIGN KEY (blocked_recovery) REFERENCES drover.recovery(recovery_pk);

@@ -317,6 +317,21 @@ def test_variables_are_arguments_and_environment_of_a_command_r25_r20(daemon: Da
     assert not (tmp_path / "x").exists()
 
 
+def test_variables_of_the_site_reach_commands_and_give_way_to_those_of_the_job_c57(daemon: Daemon) -> None:
+    given = [("", "userid", "site"), ("", "invoice", "site"), ("show", "invoice", "type"), ("other", "nothing", "x")]
+    for row in given:
+        daemon.execute("insert into drover.variable values (%s, %s, %s)", *row, role="drover_operator")
+    job = setup(daemon, "show.given", userid="job")
+    daemon.execute("delete from drover.variable", role="drover_operator")
+    order(daemon, f"release {job}")
+    daemon.wait(job)
+    printed = daemon.value(
+        "select string_agg(out_data, '' order by out_pk) from drover.output where out_jq_fk = %s", job
+    )
+    userid, invoice, _, nothing = printed.split("|")
+    assert (userid, invoice, nothing) == ("job", "type", "")
+
+
 def test_a_command_that_names_a_variable_the_job_lacks_fails_before_its_start_r25(daemon: Daemon) -> None:
     job = setup(daemon, "show.lacking", invoice="x")
     order(daemon, f"release {job}")
