@@ -190,7 +190,11 @@ select jq_pk as command, jq_args as words, jq_state = 'done' as ok, coalesce(jq_
 select queue_name as queue, queue_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
        queue_concurrency as concurrency, queue_reserved as reserved, queue_priority as priority, queue_paused as paused,
        count(jq_pk) filter (where jq_state = 'queued') as queued,
-       count(jq_pk) filter (where jq_state in ('claimed', 'running')) as in_hand
+       count(jq_pk) filter (where jq_state in ('claimed', 'running')) as in_hand,
+       nullif(queue_filter, '') as filter,
+       concat_ws(', ', nullif(queue_rate ->> 'rate', '0'),
+                 nullif(queue_rate ->> 'each', '0') || ' for each ' || (queue_rate ->> 'by'))
+         || ' in ' || (queue_rate ->> 'interval')::float8 || ' s' as rate
   from drover.queue
   left join drover.scheduler_group on group_name = queue_group and group_lease_until > now()
   left join drover.scheduler on scheduler_uuid = group_owner

@@ -493,12 +493,13 @@ q as (
   insert into drover.queue as t
     (queue_name, queue_group, queue_concurrency, queue_concurrency_file, queue_paused, queue_paused_file,
      queue_reserved, queue_reserved_file, queue_priority, queue_priority_file, queue_filter, queue_route,
-     queue_rate)
+     queue_route_file, queue_rate, queue_rate_file, queue_zone)
   select q.name, :group::text, q.concurrency, q.concurrency, q.paused, q.paused, q.reserved, q.reserved, q.priority,
-         q.priority, q.filter, q.route, nullif(q.limits, 'null')
+         q.priority, q.filter, nullif(q.route, 'null'), nullif(q.route, 'null'), nullif(q.limits, 'null'),
+         nullif(q.limits, 'null'), coalesce(q.zone, 'UTC')
     from c, jsonb_to_recordset(j -> 'queues') as q(
            name text, concurrency integer, paused boolean, reserved integer, priority integer, filter text, route jsonb,
-           limits jsonb)
+           limits jsonb, zone text)
   on conflict (queue_name) do update
     set queue_concurrency = case when t.queue_concurrency_file is distinct from excluded.queue_concurrency_file
                                  then excluded.queue_concurrency else t.queue_concurrency end,
@@ -510,8 +511,15 @@ q as (
         queue_reserved_file = excluded.queue_reserved_file,
         queue_priority = case when t.queue_priority_file is distinct from excluded.queue_priority_file
                               then excluded.queue_priority else t.queue_priority end,
-        queue_priority_file = excluded.queue_priority_file, queue_filter = excluded.queue_filter,
-        queue_route = excluded.queue_route, queue_rate = excluded.queue_rate, queue_present = true
+        queue_priority_file = excluded.queue_priority_file,
+        queue_filter = case when t.queue_route_file is distinct from excluded.queue_route_file
+                            then excluded.queue_filter else t.queue_filter end,
+        queue_route = case when t.queue_route_file is distinct from excluded.queue_route_file
+                           then excluded.queue_route else t.queue_route end,
+        queue_route_file = excluded.queue_route_file,
+        queue_rate = case when t.queue_rate_file is distinct from excluded.queue_rate_file
+                          then excluded.queue_rate else t.queue_rate end,
+        queue_rate_file = excluded.queue_rate_file, queue_zone = excluded.queue_zone, queue_present = true
     where t.queue_group = :group::text
   returning queue_name),
 a as (
@@ -565,8 +573,13 @@ gone_schedules as (
    where schedule_group = :group::text and exists (select from c where j ? 'schedules')
      and schedule_name not in (select s.name from c, jsonb_to_recordset(j -> 'schedules') as s(name text))),
 gone_filters as (
-  update drover.queue set queue_filter = null, queue_route = null, queue_rate = null
-   where queue_group = :group::text and (queue_filter is not null or queue_rate is not null) and exists (select from c)
+  update drover.queue
+     set queue_filter = case when queue_route_file is null then queue_filter end,
+         queue_route = case when queue_route_file is null then queue_route end,
+         queue_rate = case when queue_rate_file is null then queue_rate end,
+         queue_route_file = null, queue_rate_file = null
+   where queue_group = :group::text and (queue_route_file is not null or queue_rate_file is not null)
+     and exists (select from c)
      and queue_name not in (select q.name from c, jsonb_to_recordset(j -> 'queues') as q(name text))),
 gone_hosts as (
   update drover.host set host_present = false
@@ -1472,6 +1485,38 @@ select new_values is not null,
                         || ', which has a filter too' from clash),
                 'no queue ' || :queue::text)
   from lease left join changed on true
+
+-- name: set_filter
+-- Give a queue, of any group, a filter, or none if it is empty. Return whether that was done, and the answer to the
+-- command. No row: the group is not ours any more.
+with {{lease}},
+clash as (
+  select format('queue %s: its priority %s is that of queue %s, which has a filter too; set-queue-priority gives it '
+                'another', q.queue_name, q.queue_priority, min(o.queue_name)) as says
+    from drover.queue q join drover.queue o on o.queue_group = q.queue_group and o.queue_name <> q.queue_name
+   where q.queue_name = :name::text and :filter::text <> '' and o.queue_filter <> '' and o.queue_present
+     and o.queue_priority = q.queue_priority group by q.queue_name, q.queue_priority),
+changed as (
+  update drover.queue
+     set queue_filter = :filter::text,
+         queue_route = case when :filter::text <> '' then jsonb_build_object(
+           'text', :filter::text, 'zone', queue_zone, 'tree', :tree::jsonb) end
+   where queue_name = :name::text and exists (select from lease) and not exists (select from clash)
+  returning 'queue ' || queue_name || case when queue_filter = '' then ': no filter' else ': the filter is set, for '
+            || 'jobs that are inserted from now on, with times of ' || queue_zone end as says)
+select changed.says is not null,
+       coalesce(changed.says, (select says from clash), 'no queue ' || :name::text)
+  from lease left join changed on true
+
+-- name: set_rate
+-- Give a queue, of any group, rate limits, or none. Return whether there is one of this name. No row: the group is not
+-- ours any more.
+with {{lease}},
+changed as (
+  update drover.queue set queue_rate = :rate::jsonb
+   where queue_name = :name::text and exists (select from lease)
+  returning queue_name)
+select queue_name is not null from lease left join changed on true
 
 -- name: set_schedule
 -- Switch a schedule on or off. Return whether there is one of this name. No row: the group is not ours any more.

@@ -3078,6 +3078,9 @@ CREATE TABLE drover.queue (
     queue_present boolean DEFAULT true NOT NULL,
     queue_route jsonb,
     queue_rate jsonb,
+    queue_zone text DEFAULT 'UTC'::text NOT NULL,
+    queue_route_file jsonb,
+    queue_rate_file jsonb,
     CONSTRAINT queue_queue_concurrency_check CHECK ((queue_concurrency > 0)),
     CONSTRAINT queue_queue_name_check CHECK (((length(queue_name) >= 1) AND (length(queue_name) <= 64))),
     CONSTRAINT queue_queue_reserved_check CHECK ((queue_reserved >= 0))

@@ -24,6 +24,8 @@ from scheduler.drivers.sql import to_json
 from scheduler.errors import ConfigError
 from scheduler.model.events import Woken
 from scheduler.model.host_filters import FILTERS, ranges_text
+from scheduler.model.queue_filters import parse_filter
+from scheduler.model.rate_limits import limits_in_words, read_limits
 from scheduler.model.states import CANCELLED, HELD, IN_HAND, SKIPPED, TERMINAL, states_before
 from scheduler.model.verbs import SEE_RESULT, Command, CommandError, filter_of
 
@@ -254,6 +256,28 @@ def add_queue(context: Context, row: CommandRow, command: Command) -> Steps[Outc
     return Done(f"queue {name}: concurrency {concurrency}")
 
 
+def set_filter(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Choose which jobs that name no queue go to a queue; no expression: none."""
+    name, text = command.values["queue"], str(command.values["expression"] or "")
+    tree = to_json(parse_filter(text)) if text else None
+    ok, said = yield from context.change("set_filter", name=name, filter=text, tree=tree)
+    if ok == b"t":
+        yield from context.follow_tables()
+    return Done(text_of(said), ok=ok == b"t")
+
+
+def set_rate(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Let so many jobs of a queue start in a time; no limits: any number."""
+    name, words = command.values["queue"], command.values["limit"] or ()
+    assert isinstance(words, tuple)
+    limits = read_limits(map(str, words))
+    (found,) = yield from context.change("set_rate", name=name, rate=to_json(limits) if limits else None)
+    if found != b"t":
+        return Done(f"no queue {name}", ok=False)
+    yield from context.follow_tables()
+    return Done(f"queue {name}: {limits_in_words(limits)}")
+
+
 def remove_queue(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
     """Remove a queue that is empty."""
     name, verdict = command.values["queue"], "removed"
@@ -408,7 +432,7 @@ ACTIONS: Final[dict[str, Action]] = {
     action.__name__: action
     for action in (
         kill, cancel, signal, release, hold, ice, retry, priority, unblock, run, set_host, set_type, pause, add_queue,
-        remove_queue, set_schedule, run_schedule, flush, status, shutdown, step_down, reload, reopen_log, verbose,
-        reset, poll,
+        remove_queue, set_filter, set_rate, set_schedule, run_schedule, flush, status, shutdown, step_down, reload,
+        reopen_log, verbose, reset, poll,
     )
 }  # fmt: skip

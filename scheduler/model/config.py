@@ -17,6 +17,7 @@ from scheduler.model.host_filters import FILTERS, NAME, NAME_RULE, filter_mistak
 from scheduler.model.priority_ranges import EVERY, Range, ranges_matching
 from scheduler.model.queue_filters import filter_mistake as mistake_of_queue_filter
 from scheduler.model.queue_filters import parse_filter
+from scheduler.model.rate_limits import EACH_NEEDS_BY, MOST_STARTS, RATE_BY, RATE_BY_RULE, rate_limits
 from scheduler.model.schedule_times import Times, TimesError, check_cron, read_time, zone_of
 from scheduler.model.sql_text import bind
 from scheduler.model.verbs import PRIORITY as LETTERS
@@ -34,13 +35,11 @@ YEAR = 31_536_000
 LARGEST = 2_147_483_647
 HUGE = 2**63 - 1
 MOST_DAYS = 36_500
-MOST_STARTS = 10_000  # in an interval: each is remembered
 ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)  # a cron expression that ever comes, comes after it
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
 STEP = re.compile(r"(?:([1-9][0-9]{0,8})x)?([0-9]{1,8}(?:\.[0-9]{1,3})?)")
 UNTIL = re.compile(r"(host|agent|queue) \S+")
-RATE_BY = re.compile(r"submitter|host|type|data\..+")
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # The daemon's own login at the database: an agent gets one of its own, by `database` or `env`.
 SECRET = frozenset({"PGPASSWORD", "DROVER_DATABASE_URL"})
@@ -282,15 +281,13 @@ class Queue:
     zone: str = field(default="UTC", validator=GIVEN)
     rate: int = field(default=0, validator=RATE)
     rate_each: int = field(default=0, validator=RATE)
-    rate_by: str = field(default="", validator=_matches(RATE_BY, "must be submitter, host, type or data.NAME"))
+    rate_by: str = field(default="", validator=_matches(RATE_BY, RATE_BY_RULE))
     rate_interval: float = field(default=60.0, validator=SPAN)
 
     @property
     def limits(self) -> dict[str, Any] | None:
         """Return the rate limits as policy/rates.py reads them; None if there is none."""
-        if not (self.rate or self.rate_each):
-            return None
-        return {"rate": self.rate, "each": self.rate_each, "by": self.rate_by, "interval": self.rate_interval}
+        return rate_limits(self.rate, self.rate_each, self.rate_by, self.rate_interval)
 
     @property
     def route(self) -> dict[str, Any] | None:
@@ -479,7 +476,7 @@ def _queue_mistakes(config: Config) -> Iterator[Mistake]:
         except TimesError as mistake:
             yield ("queues", name, "zone"), str(mistake)
         if bool(queue.rate_each) != bool(queue.rate_by):
-            yield ("queues", name, "rate_by"), "and rate_each belong together: give both"
+            yield ("queues", name, "rate_by"), EACH_NEEDS_BY
         if queue.filter and (other := ranked.setdefault(queue.priority, name)) != name:
             yield ("queues", name, "priority"), f"is that of queue {other} too; filters are tried in this order"
 

@@ -40,6 +40,7 @@ INSTEAD: Final[dict[str, str]] = {
     "ILike": "like is the only match there is", "RegexpLike": "write like, with % and _",
     "SimilarTo": "write like, with % and _", "Cast": "leave the type out", "Escape": "leave escape out",
     "Anonymous": "functions are not allowed", "Subquery": "queries are not allowed",
+    "CurrentTimestamp": "write hour, weekday, time or date",
     "NullSafeNEQ": "write <>, or is not null", "NullSafeEQ": "write =, or is null", "Case": "write and, or, not",
 }  # fmt: skip
 

@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from scheduler.model.host_filters import FILTERS, NAME, NAME_RULE, filter_mistake
+from scheduler.model.queue_filters import filter_mistake as mistake_of_queue_filter
+from scheduler.model.rate_limits import read_limits
 
 EVERY, JOB, HOST, TYPE = "every scheduler", "a job", "a host", "an agent type"
 GROUP, ANY = "a group", "the active scheduler"
@@ -95,6 +97,10 @@ _ENTRIES: Final = (
     Verb("remove-queue", ANY, "QUEUE", "remove a queue that is empty", "remove_queue", "queue remove"),
     Verb("set-concurrency", ANY, "QUEUE CONCURRENCY", "let so many jobs of a queue run", "set_queue", "queue set"),
     Verb("set-queue-priority", ANY, "QUEUE PRIORITY", "put a queue before others", "set_queue", "queue priority"),
+    Verb(
+        "set-filter", ANY, "QUEUE [EXPRESSION...]", "choose the jobs that go to a queue", "set_filter", "queue filter"
+    ),
+    Verb("set-rate", ANY, "QUEUE [LIMIT...]", "let so many jobs of a queue start in a time", "set_rate", "queue rate"),
     Verb("host-enable", HOST, "NAME", "start agents on a host again", "set_host", "host enable"),
     Verb("host-disable", HOST, "NAME", "start no agents on a host", "set_host", "host disable"),
     Verb("host-max", HOST, "NAME MAX [URGENT]", "let so many agents run on a host", "set_host", "host max"),
@@ -132,7 +138,10 @@ def parse(text: str) -> Command:
         raise CommandError(f"too few words: {usage}")
     if len(rest) > len(parameters) and not (parameters and "..." in parameters[-1]):
         raise CommandError(f"too many words: {usage}")
-    return Command(name, dict(_read(each, rest[place:], usage) for place, each in enumerate(parameters)))
+    values = dict(_read(each, rest[place:], usage) for place, each in enumerate(parameters))
+    if values.get("expression") is not None:
+        values["expression"] = _expression(text, usage)
+    return Command(name, values)
 
 
 def _read(parameter: str, words: Sequence[str], usage: str) -> tuple[str, Value]:
@@ -143,9 +152,18 @@ def _read(parameter: str, words: Sequence[str], usage: str) -> tuple[str, Value]
         return key, None
     if kind == "text":
         return key, " ".join(words)
+    if kind == "limit":
+        _check_limits(words, usage)
     if "..." in parameter:
         return key, tuple(_read_word(kind, word, usage) for word in words)
     return key, _read_word(kind, words[0], usage)
+
+
+def _check_limits(words: Sequence[str], usage: str) -> None:
+    try:
+        read_limits(words)
+    except ValueError as mistake:
+        raise CommandError(f"{mistake}: {usage}") from None
 
 
 def _read_word(kind: str, word: str, usage: str) -> int | str:
@@ -168,6 +186,15 @@ def _read_word(kind: str, word: str, usage: str) -> int | str:
         except ValueError as mistake:
             raise CommandError(f"{mistake}: {usage}") from None
     return word
+
+
+def _expression(text: str, usage: str) -> str:
+    """Return the filter that follows verb and queue, as it is written. Errors: CommandError."""
+    _, _, *given = re.split(r"[ \t\n\r]+", text.strip(" \t\n\r"), maxsplit=2)
+    expression = "".join(given)
+    if mistake := mistake_of_queue_filter(expression):
+        raise CommandError(f"the filter, {mistake}: {usage}")
+    return expression
 
 
 _NUMBERS: Final = {  # least, most, and what to say of others

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.sql import to_json
@@ -19,6 +20,7 @@ HOST: Final[dict[str, Any]] = {
 }  # fmt: skip
 QUEUE: Final[dict[str, Any]] = {
     "name": "slow", "concurrency": None, "paused": False, "reserved": 0, "priority": 0, "filter": None,
+    "route": None, "limits": None, "zone": "UTC",
 }  # fmt: skip
 AGENT: Final[dict[str, Any]] = {
     "type": "sha", "enabled": True, "kind": "line", "submitters": ["*"], "cwd": "", "fair": False, "revision": None,
@@ -35,6 +37,8 @@ CHANGEABLE: Final = [
     ("queues", "paused", "queue.queue_paused", False, True, True),
     ("queues", "reserved", "queue.queue_reserved", 0, 1, 2),
     ("queues", "priority", "queue.queue_priority", 0, 1, 2),
+    ("queues", "route", "queue.queue_route", None, {"text": "urgent"}, {"text": "sql"}),
+    ("queues", "limits", "queue.queue_rate", {"rate": 1}, None, {"rate": 2}),
     ("agents", "enabled", "agent.agent_enabled", True, False, False),
 ]
 Register = Callable[..., list[tuple[bytes | None, ...]]]
@@ -73,7 +77,8 @@ def test_a_value_of_the_file_wins_only_when_it_has_changed(
         return fetch(database, f"select {name} from drover.{table} {where}")[0][0]
 
     def command() -> None:
-        fetch(database, f"update drover.{table} set {name} = %s {where}", commanded)
+        value = Jsonb(commanded) if isinstance(commanded, dict) else commanded
+        fetch(database, f"update drover.{table} set {name} = %s {where}", value)
 
     assert registered(first) == first
     command()

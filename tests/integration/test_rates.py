@@ -8,6 +8,8 @@ import pytest
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon
 from tests.integration.puppets import LOCAL, puppet
+from tests.integration.test_commands import told
+from tests.integration.test_reload import reload
 
 LONG_S = 1000
 
@@ -96,3 +98,21 @@ def test_a_job_over_the_rate_of_its_submitter_starts_when_its_time_has_come(laun
     daemon.wait_all(pks)
     assert time.monotonic() - began >= 1.5
     assert daemon.value("select count(*) from drover.attempt where att_jq_fk = any (%s)", pks) == 4
+
+
+def test_a_rate_set_by_command_holds_at_once_and_over_a_restart_until_the_file_changes_it_t36(launch: Launch) -> None:
+    text = LOCAL + puppet(slots=4) + "[queues.q]\n"
+    daemon = launch(text)
+    assert told(daemon, "set-rate q rate=1 rate_interval=1000") == "queue q: 1 starts in 1000 s"
+    daemon.wait_all([queue(daemon)])
+    late = queue(daemon)
+    daemon.until(lambda: daemon.why(late).startswith("rate limit of queue q: 1 starts in 1000 s, next at 20"))
+    daemon.stop()
+    again = launch(text)
+    again.until(lambda: again.why(late).startswith("rate limit of queue q"))
+    assert told(again, "set-rate q rate_each=9 rate_by=type") == "queue q: 9 for each type in 60 s"
+    again.wait_all([late])
+    assert told(again, "set-rate q") == "queue q: no rate limit"
+    kept = "select queue_rate from drover.queue where queue_name = 'q'"
+    reload(again, limited(rate=3))
+    assert again.value(kept) == {"rate": 3, "each": 0, "by": "", "interval": LONG_S}

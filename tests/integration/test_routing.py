@@ -54,6 +54,41 @@ def test_set_queue_priority_changes_the_order_of_filters_t36_t53_t54(launch: Lau
     assert found == ["long", "power"]
 
 
+def test_a_filter_set_by_command_routes_and_lasts_until_the_file_changes_it_t51_t56(launch: Launch) -> None:
+    text = LOCAL + puppet() + POWER + "[queues.night]\npriority = 1\nzone = 'Europe/Berlin'\n"
+    daemon = launch(text.replace("priority = 1\nfilter", "priority = 2\nfilter"))
+    assert told(daemon, "set-filter night sql or minutes > 60") == (
+        "queue night: the filter is set, for jobs that are inserted from now on, with times of Europe/Berlin"
+    )
+    row = {"jq_type": "puppet", "jq_timeout": "2 hours"}
+    found = queues(daemon, daemon.insert(**row))
+    said = told(daemon, "set-filter night pg_sleep(9) is null", "failed")
+    assert said.startswith("the filter, character 1: functions are not allowed; write comparisons like type = ")
+    reload(daemon, text.replace("priority = 1\nfilter", "priority = 2\nfilter"))
+    found += queues(daemon, daemon.insert(**row))
+    assert told(daemon, "set-filter night") == "queue night: no filter"
+    found += queues(daemon, daemon.insert(**row))
+    told(daemon, "set-filter night urgent")
+    reload(daemon, LOCAL + puppet() + "[queues.night]\nfilter = 'minutes > 60'\n")
+    found += queues(daemon, daemon.insert(**row))
+    assert found == ["night", "night", "default", "night"]
+
+
+def test_two_filters_of_one_priority_are_refused_when_set_t53(launch: Launch) -> None:
+    daemon = launch(LOCAL + puppet() + POWER)
+    told(daemon, "add-queue other 3")
+    told(daemon, "set-queue-priority other 1")
+    assert told(daemon, "set-filter other urgent", "failed") == (
+        "queue other: its priority 1 is that of queue power, which has a filter too; "
+        "set-queue-priority gives it another"
+    )
+    told(daemon, "set-queue-priority other 2")
+    told(daemon, "set-filter other submitter = 'drover_frontend'")
+    reload(daemon, LOCAL + puppet() + POWER)  # which does not name it
+    row = {"jq_type": "puppet", "role": "drover_frontend"}
+    assert queues(daemon, daemon.insert(**row)) == ["other"]
+
+
 def test_a_filter_on_the_time_of_day_goes_by_the_zone_of_the_queue_c18_t52(launch: Launch) -> None:
     daemon = launch(
         LOCAL

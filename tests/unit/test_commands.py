@@ -37,6 +37,8 @@ EXAMPLES = {
     "DAYS": "5",
     "[failed]": "failed",
     "FILTER...": "types=^a queues= priorities=[a-f]",
+    "[EXPRESSION...]": "urgent",
+    "[LIMIT...]": "rate=1",
 }
 
 
@@ -69,6 +71,10 @@ def test_every_verb_says_what_it_applies_to() -> None:
         ("continue one two", {"queue": ("one", "two")}),
         ("signal 5 TERM 6 9", {"job": 5, "signal": "TERM", "more": ("6", "9")}),
         ("set-queue-priority one -7", {"queue": "one", "priority": -7}),
+        ("set-filter one", {"queue": "one", "expression": None}),
+        (" set-filter\tone  data.a =  'b  \n c'\n", {"queue": "one", "expression": "data.a =  'b  \n c'"}),
+        ("set-rate one", {"queue": "one", "limit": None}),
+        ("set-rate one rate=2 rate_interval=0.5", {"queue": "one", "limit": ("rate=2", "rate_interval=0.5")}),
     ],
 )
 def test_arguments_of_a_verb_are_parsed(text: str, values: dict[str, object]) -> None:
@@ -97,6 +103,17 @@ def test_arguments_of_a_verb_are_parsed(text: str, values: dict[str, object]) ->
         ("verbose -1", "a level is a number from 0 (got '-1'): verbose LEVEL"),
         ("host-max alpha many", "a maximum is a number, -1 for none (got 'many')"),
         ("host-max alpha 2147483648", "a maximum is a number"),
+        ("set-filter one 1/0 = 1", "the filter, character 1: "),
+        ("set-filter one type =", "the filter, character "),
+        ("set-filter one pg_sleep(9) is null", "the filter, character 1: functions are not allowed; write comparisons"),
+        ("set-rate one 5", "rate=, rate_each=, rate_by=, rate_interval= are the limits of a rate (got '5'): set-rate"),
+        ("set-rate one rate=-1", "rate must be from 0 (no limit) to 10000 (got '-1'): set-rate QUEUE [LIMIT...]"),
+        ("set-rate one rate=10001", "rate must be from 0 (no limit) to 10000 (got '10001')"),
+        ("set-rate one rate=1 rate=2", "rate is given twice"),
+        ("set-rate one rate_each=1", "rate_by and rate_each belong together: give both"),
+        ("set-rate one rate_each=1 rate_by=x", "rate_by must be submitter, host, type or data.NAME (got 'x')"),
+        ("set-rate one rate=1 rate_interval=0", "rate_interval must be more than 0 and at most 3.1536e+07 seconds"),
+        ("set-rate one rate=1 rate_interval=nan", "rate_interval must be more than 0"),
         ("shutdown later", "only `now` may follow (got 'later'): shutdown [now]"),
         ("cancel 1 " + "x" * 1000, "a command has at most 1000 characters"),
     ],
