@@ -10,8 +10,9 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from scheduler.cli.arguments import job_number_or_name
 from scheduler.cli.jobs import job_ends
-from scheduler.cli.options import job_number_or_name, verb_arguments
+from scheduler.cli.options import verb_arguments
 from scheduler.cli.output import Table, as_json, failed, print_records, print_table, printable, warn
 from scheduler.cli.session import MASKED, NOTHING, Session, connect, running_database, translated_errors
 from scheduler.database import migrate

@@ -5,20 +5,18 @@ registry, scheduler.model.verbs. Imports nothing slow, so that a usage message c
 """
 
 import re
-from argparse import REMAINDER, SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterator, Sequence
-from math import inf, isnan
-from operator import methodcaller
-from typing import Any, Final, Literal, NamedTuple
+from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterator, Sequence
+from math import inf
+from typing import Final, Literal, NamedTuple
 
 from scheduler.cli import old_options
+from scheduler.cli.arguments import COUNT, POSITIVE, Declaration, number, seconds
+from scheduler.cli.arguments import argument as _argument
+from scheduler.cli.arguments import job as _job
 from scheduler.model.states import JOB_STATES
-from scheduler.model.verbs import LARGEST_NUMBER, LARGEST_PK, VERBS, Verb
+from scheduler.model.verbs import LARGEST_NUMBER, VERBS, Verb
 from scheduler.package_data import compat_names, version
-
-JOB_NAME: Final = re.compile(r"[^.\s]+\.[^.\s]+")  # type.nonce
-
-Declaration = Callable[[Any], object]  # gets the parser
 
 
 class Command(NamedTuple):
@@ -86,59 +84,7 @@ def command_parser(name: str) -> ArgumentParser:
     return parser
 
 
-# Types of values: each reads a word. Errors: ArgumentTypeError, with what was wanted instead.
-
-
-def _number(least: int, most: int = LARGEST_PK) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= most:
-            limit = "on" if most == LARGEST_PK else f"to {most}"
-            raise ArgumentTypeError(f"must be a number from {least} {limit} (got {text!r})")
-        return int(text)
-
-    return read
-
-
-COUNT: Final = _number(0)
-POSITIVE: Final = _number(1)
-
-
-def job_number_or_name(text: str) -> int | str:
-    """Return the number of a job, or its name."""
-    if JOB_NAME.fullmatch(text):
-        return text
-    try:
-        return POSITIVE(text)
-    except ArgumentTypeError:
-        raise ArgumentTypeError(f"must be the number of a job, or its name, TYPE.NONCE (got {text!r})") from None
-
-
-def _seconds(text: str) -> float:
-    """Return seconds, with a fraction or without end."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -inf
-    if isnan(value) or value < 0:
-        raise ArgumentTypeError(f"must be seconds (got {text!r})")
-    return value
-
-
 # Arguments, and those that several commands share.
-
-
-def _argument(form: str, help: str, **settings: Any) -> Declaration:
-    """Return the declaration of `--flag`, `--option VALUE` or `name VALUE`; VALUE is what help shows."""
-    name, _, metavar = form.partition(" ")
-    if metavar:
-        settings["metavar"] = metavar
-    elif name.startswith("-"):
-        settings = {"action": "store_true"} | settings
-    return methodcaller("add_argument", name, help=help, **settings)
-
-
-def _job(attribute: str, nargs: str | None = None) -> Declaration:
-    return _argument(f"{attribute} JOB", "number or name of a job", nargs=nargs, type=job_number_or_name)
 
 
 def _tests_of_run(parser: ArgumentParser) -> None:
@@ -159,7 +105,7 @@ JSON_LINES: Final = _argument("--json", "one JSON object a line")
 WATCH: Final = _argument("--watch", "repeat when something has changed, until Ctrl-C")
 ANSWER: Final = (
     _argument("--json", "print the answer as JSON"),
-    _argument("--wait SECONDS", "wait at most so long for the answer; default: no limit", type=_seconds, default=inf),
+    _argument("--wait SECONDS", "wait at most so long for the answer; default: no limit", type=seconds, default=inf),
 )
 JOB_OPTIONS: Final = (  # what a job asks for, of those who submit or schedule it
     _argument("--force", "queue it even if no scheduler serves the type, or queue or host do not exist"),
@@ -170,11 +116,11 @@ JOB_OPTIONS: Final = (  # what a job asks for, of those who submit or schedule i
     _argument("--queue QUEUE", "use this named queue"),
     _argument("--urgent", "run it before all jobs that are not urgent", **OR_NULL),
     _argument("--priority LETTERS", "letters and digits, a before z; default n"),
-    _argument("--retries N", "retries after failure; default 0", type=_number(0, LARGEST_NUMBER)),
+    _argument("--retries N", "retries after failure; default 0", type=number(0, LARGEST_NUMBER)),
     _argument("--delete FILE", "remove this file after success; may be repeated", action="append"),
 )
 EVENT_KINDS: Final = ("all", "status", "error", "subscription", "share", "user", "alternate", "dead")
-SUBSCRIPTIONS: Final = {"type": _number(1, 2**63 - 1)}
+SUBSCRIPTIONS: Final = {"type": number(1, 2**63 - 1)}
 SCHEDULE_ACTIONS: Final = ("list", "add", "run", "enable", "disable", "remove", "next")
 
 # For words in the usage of a verb of the registry: the attribute of the parsed options, and the argument that sets it.
@@ -251,7 +197,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "submit": Command("submit.submit_jobs", "queue a job, or many", (
         _argument("type TYPE", "agent type, or command"),
         _argument("args ARGS", "the parameter, joined by blanks; - reads one job a line from stdin", nargs="*"),
-        _argument("--wait SECONDS", "wait for the end; --wait=9: at most 9 s", nargs="?", type=_seconds),
+        _argument("--wait SECONDS", "wait for the end; --wait=9: at most 9 s", nargs="?", type=seconds),
         _argument("--json", "one JSON object a line for each job; with --wait for its end too"),
         *JOB_OPTIONS,
         _argument("--manual", "hold it until it is run by hand, with drover run", action="store_const", const="manual"),
@@ -314,7 +260,7 @@ COMMANDS: Final[dict[str, Command]] = {
     )),
     "wait": Command("jobs.wait_for_jobs", "wait until jobs have ended, and print how each ended", (
         _job("jobs", "+"),
-        _argument("--timeout SECONDS", "wait at most so long", type=_seconds, default=inf),
+        _argument("--timeout SECONDS", "wait at most so long", type=seconds, default=inf),
         _argument("--json", "one JSON object a line, with the output of the job"),
     )),
     "exit": Command("jobs.show_exit_status", "print the exit status of a job", (
