@@ -16,7 +16,8 @@ select name, case when has_table_privilege('drover.' || name, 'select') then 'al
                ('output', null, 'my_output'), ('why', 'why_masked', 'my_why'), ('log', null, 'my_log'),
                ('blocked_jobs', 'blocked_jobs', 'my_blocked'), ('impossible', null, null),
                ('event', null, 'my_event'), ('subscription', null, 'my_subscription'),
-               ('delivery', null, 'my_delivery'))
+               ('delivery', null, 'my_delivery'), ('attempt', 'attempt', 'my_attempt'),
+               ('item_failure', null, 'my_item_failure'), ('jobdepends', null, 'my_jobdepends'))
          as t(name, masked, own)
 
 -- name: jobqueue.all
@@ -60,6 +61,45 @@ select * from drover.my_subscription
 -- name: delivery.own
 select * from drover.my_delivery
 
+-- name: attempt.masked
+select att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_end, att_outcome,
+       att_exitcode, att_signal, null::text as att_reason
+  from drover.attempt
+
+-- name: attempt.own
+select * from drover.my_attempt
+
+-- name: item_failure.own
+select * from drover.my_item_failure
+
+-- name: jobdepends.own
+select * from drover.my_jobdepends
+
+-- What a member of a tenant sees of its fellows too; other roles see of it what they see of the table.
+
+-- name: our_jobs.all
+select * from drover.jobs
+
+-- name: our_jobs.masked
+select *, null::text as jq_args, null::text as jq_endtext, null::jsonb as jq_result, null::jsonb as jq_variables,
+       null::text as jq_unique_key, null::text[] as jq_delete, null::bigint as jq_resubmit_of
+  from drover.jobs_masked
+
+-- name: our_why.all
+select * from drover.why
+
+-- name: our_why.masked
+select * from drover.why_masked
+
+-- name: our_log.all
+select * from drover.log
+
+-- name: my_job_groups.all
+select * from drover.job
+
+-- name: my_job_groups.masked
+select job_pk, job_name from drover.job
+
 -- name: allow_idle
 -- Switch idle_session_timeout off; return whether the server sends notifications: a replica does not.
 select not pg_is_in_recovery() from set_config('idle_session_timeout', '0', false)
@@ -93,7 +133,98 @@ select jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_st
  order by jq_pk desc limit :limit
 
 -- name: job_reason
-select reason from drover.why where jq_pk = :job
+select reason from drover.our_why where jq_pk = :job
+
+-- name: job_facts
+-- Return what is known of one job itself.
+select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, jq_end_code as code,
+       jq_endtext as text, jq_args as args, jq_variables as variables, jq_msq as query, jq_runonpfile as runonpfile,
+       jq_key as key, jq_repeat as repeat, jq_tolerate as tolerate, jq_mode::text as mode, jq_queue as queue,
+       jq_urgent as urgent, jq_priority as priority, jq_host as host, jq_done_host as run_host, jq_done_pid as run_pid,
+       jq_job_fk as group, (select job_name from drover.my_job_groups where job_pk = jq_job_fk) as group_name,
+       jq_submitter as submitter, jq_resubmit_of as resubmit_of, jq_unique_key as unique_key, jq_delete as delete,
+       jq_not_before as not_before, jq_not_after as not_after, jq_timeout as timeout, jq_retries as retries,
+       jq_failures as failures, jq_max_interruptions as max_interruptions, jq_interruptions as interruptions,
+       jq_rescued as rescued, jq_attempt as attempt, jq_queued as queued, jq_starttime as start, jq_endtime as end,
+       jq_wait_until as wait_until, jq_expected_end as expected_end,
+       coalesce(jq_starttime, jq_endtime, now()) - jq_queued as waited,
+       coalesce(jq_endtime, now()) - jq_starttime as ran, jq_processedtime as agent_time,
+       jq_itemsprocessed as processed, jq_itemsfailed as failed, jq_itemstotal as total,
+       jq_exitcode as exit_code, jq_signal as signal, jq_result as result,
+       condition, blocked_since, next_check, tries as checks
+  from drover.our_jobs left join drover.blocked_jobs using (jq_pk)
+ where jq_pk = :job
+
+-- name: job_attempts
+-- Return the newest attempts of a job, in order.
+select * from (
+  select att_attempt as attempt, att_host as host, att_agent as agent, att_pid as pid, att_start as start,
+         att_end as end, att_outcome as outcome, att_exitcode as code, att_signal as signal, att_reason as reason
+    from drover.attempt a where att_jq_fk = :job
+   order by att_attempt desc limit :limit::bigint) newest
+ order by attempt
+
+-- name: job_parents
+-- Return the jobs that a job depends on, those that it still waits for first.
+select jdep_jq_depends_fk as job, jq_name as name, jq_type as type, jq_state::text as state,
+       case jdep_depends_bits & 3 when 1 then 'success' when 2 then 'failure' when 3 then 'end' else 'errors' end
+         as needed,
+       jdep_on_unmet as on_unmet, jdep_met_at as met
+  from drover.jobdepends e left join drover.our_jobs on jq_pk = jdep_jq_depends_fk
+ where jdep_jq_fk = :job
+ order by jdep_met_at nulls first, jdep_jq_depends_fk limit :limit::bigint
+
+-- name: job_children
+-- Return the jobs that depend on a job, those that still wait for it first.
+select jdep_jq_fk as job, jq_name as name, jq_type as type, jq_state::text as state,
+       case jdep_depends_bits & 3 when 1 then 'success' when 2 then 'failure' when 3 then 'end' else 'errors' end
+         as needed,
+       jdep_on_unmet as on_unmet, jdep_met_at as met
+  from drover.jobdepends e left join drover.our_jobs on jq_pk = jdep_jq_fk
+ where jdep_jq_depends_fk = :job
+ order by jdep_met_at nulls first, jdep_jq_fk limit :limit::bigint
+
+-- name: failed_items
+-- Return the items of a job that failed, the newest first. The sum keeps the index of the job in use.
+select item_attempt as attempt, item_key as key, item_line as line, item_date as date, item_host as host,
+       item_agent as agent, item_pid as pid, item_reason as reason
+  from drover.item_failure f
+ where item_jq_fk = :job order by item_pk + 0 desc limit :limit::bigint
+
+-- name: job_log
+-- Return the newest log lines of a job, in order. The sum keeps the index of the job in use.
+select * from (
+  select log_pk as pk, log_date as date, log_type as type, log_host as host, log_agent as agent, log_pid as pid,
+         log_message as message
+    from drover.our_log l where log_jq_fk = :job
+   order by log_pk + 0 desc limit :limit::bigint) newest
+ order by pk
+
+-- name: reasons
+-- Return for jobs that have not ended the reasons why, each with the number of jobs and the oldest. Jobs that are
+-- alike in all that a reason depends on are asked about once: one pass over the queue, then `most` of drover.why.
+select reason, sum(jobs)::bigint as jobs, count(distinct type) as kinds,
+       string_agg(distinct type, ', ' order by type) as types,
+       string_agg(distinct state, ', ' order by state) as states, min(example) as example, min(oldest) as oldest
+  from (
+    select jobs, type, state, example, oldest,
+           case when state = 'running' then 'running'
+                when unmet then 'waits for other jobs'
+                when is_early and is_retried then 'waits for its next try, after a failure'
+                when is_early then 'waits until the time that it asks for'
+                when state = 'blocked' and condition is not null then 'blocked on the condition ' || condition
+                else coalesce((select reason from drover.our_why where jq_pk = example), state) end as reason
+      from (
+        select count(*) as jobs, min(jq_pk) as example, min(jq_queued) as oldest, jq_type as type,
+               jq_state::text as state, condition, jq_unmet > 0 as unmet,
+               coalesce(jq_state = 'queued' and jq_wait_until > now(), false) as is_early,
+               jq_retry_at is not null as is_retried
+          from drover.jobqueue left join drover.blocked_jobs using (jq_pk)
+         where jq_endtime is null and jq_type <> 'command'
+         group by jq_type, jq_state, condition, jq_queue, jq_host, jq_priority, jq_mode, jq_msq, unmet, is_early,
+                  is_retried
+         order by jobs desc limit :most::bigint) alike) asked
+ group by reason order by jobs desc, example
 
 -- name: job_exit
 select jq_endtime is not null, jq_state::text, jq_end_bits & :failure <> 0, jq_exitcode, jq_signal
@@ -482,6 +613,10 @@ select coalesce('job ' || min(jq_pk), 'schedules'), now() - min(since),
        (array_agg(what order by jq_pk))[1] || case count(*) when 1 then '' else '; such jobs: ' || count(*) end,
        replace((array_agg(next order by jq_pk))[1], 'JOB', coalesce(min(jq_pk)::text, ''))
   from drover.impossible group by rule order by rule
+
+-- name: one_moment
+-- Have all statements of a transaction read the same moment.
+set transaction isolation level repeatable read, read only
 
 -- name: limit_statement
 select set_config('transaction_read_only', 'on', true), set_config('statement_timeout', :timeout_ms::text, true)

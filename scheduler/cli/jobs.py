@@ -1,4 +1,4 @@
-"""`drover ls`, `why`, `exit`, `log`, `out` and `wait`: list jobs, print what is known of one, wait for their end.
+"""`drover ls`, `exit`, `log`, `out` and `wait`: list jobs, print what is known of one, wait for their end.
 
 Text of agents is escaped before it reaches a terminal.
 
@@ -102,17 +102,6 @@ def brief(jobs: Table) -> Table:
         for name, width in WIDTHS.items():
             record[name] = clipped(record[name], width) if record[name] else record[name]
     return Table("", tuple(columns), [tuple(record[name] for name in columns) for record in records])
-
-
-def show_reason(options: Namespace, config: Config) -> int:
-    """Print one line: why the job is not running, or what became of it."""
-    with connect(config) as session:
-        job = session.job_number(options.job)
-        rows = session.rows("job_reason", job=job)
-    if not rows:
-        return no_such_job(job)
-    print(printable(rows[0][0]))
-    return 0
 
 
 def show_exit_status(options: Namespace, config: Config) -> int:

@@ -6,7 +6,7 @@ registry, scheduler.model.verbs. Imports nothing slow, so that a usage message c
 
 import re
 from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Final, Literal, NamedTuple
 
@@ -43,15 +43,24 @@ def parse(argv: Sequence[str]) -> Namespace:
     # argparse would take the word after `--wait` for its optional seconds
     before = ["--wait=inf" if word == "--wait" else word for word in top.rest]
     options = parser.parse_intermixed_args(before, own)
-    if top.command == "run" and not options.jobs and any(re.match("--(json|wait)", word) for word in before):
-        parser.error("--json and --wait are for jobs that are run by hand: name the jobs")
-    if top.command == "run" and options.quits and options.read_stdin:
-        parser.error("--quit-if-served would leave the lines of -I unread")
+    for command, is_wrong, mistake in MISTAKES:
+        if top.command == command and is_wrong(options, before):
+            parser.error(mistake)
     if behind := words[end + 1 :]:  # argparse would lose some of them, when options may be in any place
         if not hasattr(options, "args"):
             parser.error(f"no words are expected after -- (got {' '.join(behind)})")
         options.args += behind
     return options
+
+
+# What argparse cannot tell: of a command, from its options and its words.
+MISTAKES: Final[Sequence[tuple[str, Callable[[Namespace, Sequence[str]], bool], str]]] = (
+    ("run", lambda options, words: not options.jobs and any(re.match("--(json|wait)", word) for word in words),
+     "--json and --wait are for jobs that are run by hand: name the jobs"),
+    ("run", lambda options, words: options.quits and options.read_stdin,
+     "--quit-if-served would leave the lines of -I unread"),
+    ("why", lambda options, words: (options.job is None) != options.all, "name a job, or give --all"),
+)  # fmt: skip
 
 
 def _top_parser() -> ArgumentParser:
@@ -251,7 +260,20 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("-f", "continue with new lines until the job ends", dest="follow"),
         JSON_LINES,
     )),
-    "why": Command("jobs.show_reason", "print why a job is not running, or how it ended", (_job("job"),)),
+    "show": Command("show.show_job", "print all that is known of a job", (
+        _job("job"),
+        _argument("--json", "one JSON object"),
+    )),
+    "items": Command("show.list_items", "print the items of a job that failed, with the reason", (
+        _job("job"),
+        _argument("-n N", "list the newest N, 0 for all; default 1000", dest="rows", type=COUNT, default=1000),
+        JSON_LINES,
+    )),
+    "why": Command("why.show_reason", "print why a job is not running, or how it ended", (
+        _job("job", "?"),
+        _argument("--all", "group all jobs that have not ended by the reason"),
+        JSON_LINES,
+    )),
     "out": Command("jobs.show_output", "print the output of a job", (
         _job("job"),
         _argument("-e", "print its error output instead", dest="errors"),

@@ -8,7 +8,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, Final
 
 NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
@@ -93,21 +93,35 @@ def _json_value(value: object) -> object:
 
 
 def print_table(table: Table) -> None:
-    """Print a table: by rich on a terminal, as aligned text elsewhere."""
+    """Print a table: drawn on a terminal, as aligned text elsewhere."""
     if not sys.stdout.isatty():
         return print(*aligned(table), sep="\n")
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
+    from scheduler.cli.terminal import Column, draw_table
 
-    title = Text(printable(table.title)) if table.title else None
-    drawn = RichTable(title=title, title_justify="left", box=None, pad_edge=False)
-    for name, values in zip(table.columns, table.values(), strict=True):
-        is_whole = _all_are(values, int, datetime, timedelta)
-        drawn.add_column(Text(name), justify="right" if _all_are(values, int) else "left", no_wrap=is_whole)
-    for row in table.rows:
-        drawn.add_row(*(Text(cell(value)) for value in row))
-    return Console().print(drawn)
+    today = datetime.now().astimezone().date()
+    drawn = [
+        Column(name, [_short(value, today) for value in values], _all_are(values, int, float),
+               _all_are(values, int, float, datetime, timedelta))
+        for name, values in zip(table.columns, table.values(), strict=True)
+    ]  # fmt: skip
+    return draw_table(printable(table.title), drawn)
+
+
+def _short(value: Any, today: date) -> str:
+    """Return a value as `cell` has it; a time of today is without its date."""
+    if isinstance(value, datetime) and value.astimezone().date() == today:
+        return f"{value.astimezone():%H:%M:%S}"
+    return cell(value)
+
+
+def print_fields(fields: Sequence[tuple[str, str]]) -> None:
+    """Print names and what they are, below each other; on a terminal, in two columns."""
+    if not sys.stdout.isatty():
+        width = max(len(name) for name, _ in fields)
+        return print(*(f"{name.ljust(width)}{GAP}{printable(text)}" for name, text in fields), sep="\n")
+    from scheduler.cli.terminal import draw_fields
+
+    return draw_fields([(name, printable(text)) for name, text in fields])
 
 
 def aligned(table: Table) -> Iterator[str]:

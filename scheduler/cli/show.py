@@ -1,0 +1,226 @@
+"""`drover show` and `items`: everything that is known of one job, and the items of it that failed.
+
+A part that the role may not see is None, and a note says so; the log of a job is shown by its last lines, other parts
+by their first rows, with the command that prints all. `describe` reads, and prints nothing: others may draw the same.
+"""
+
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from scheduler.cli.jobs import log_line
+from scheduler.cli.output import (
+    Table,
+    as_json,
+    cell,
+    clipped,
+    no_such_job,
+    print_fields,
+    print_records,
+    print_table,
+    printable,
+    warn,
+)
+from scheduler.cli.session import NOTHING, Session, connect
+from scheduler.model.config import Config
+
+ATTEMPTS, EDGES, ITEMS, LOG_LINES = 20, 20, 10, 20  # how many of each are shown
+LISTED_ITEMS: Final = 1000
+TEXT_WIDTH: Final = 2000  # of one field; --json has all of it
+WIDTHS: Final = {"line": 60, "reason": 60, "key": 24, "name": 32}
+TITLES: Final = {  # of the parts, and the command that prints all of one
+    "attempts": ("Attempts", ""),
+    "parents": ("Depends on", ""),
+    "children": ("Jobs that depend on it", ""),
+    "items": ("Items that failed", "drover items {job}"),
+    "log": ("Log", "drover log {job}"),
+}
+EMPTY: Final[tuple[object, ...]] = (None, "", False, [], {})
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """One job: its facts, why it does not run or how it ended, and its parts; a part that may not be seen is None."""
+
+    facts: dict[str, Any]
+    why: str
+    parts: dict[str, Table | None]
+    unseen: list[str]
+
+
+def show_job(options: Namespace, config: Config) -> int:
+    """Print all that is known of one job, or one JSON object."""
+    with connect(config) as session:
+        job = session.job_number(options.job)
+        found = describe(session, job)
+    if found is None:
+        return no_such_job(job)
+    if options.json:
+        parts = {name: part if part is None else part.records() for name, part in found.parts.items()}
+        print(as_json({"job": found.facts, "why": found.why, **parts, "unseen": found.unseen}))
+        return 0
+    print_fields(fields(found.facts, found.why))
+    for name, part in found.parts.items():
+        if part and part.rows:
+            print()
+            _print_part(name, part, job)
+    for sentence in found.unseen:
+        warn(sentence)
+    return 0
+
+
+def describe(session: Session, job: int) -> Description | None:
+    """Return what the role may know of a job, as of one moment; None if there is no such job."""
+    with session.connection.transaction():
+        session.run("one_moment")
+        facts = session.records("job_facts", job=job)
+        if not facts:
+            return None
+        reasons = session.rows("job_reason", job=job)
+        parts = {
+            "attempts": session.table("", "job_attempts", job=job, limit=ATTEMPTS + 1),
+            "parents": session.table("", "job_parents", job=job, limit=EDGES + 1),
+            "children": session.table("", "job_children", job=job, limit=EDGES + 1),
+            "items": _unless_hidden(session, "item_failure", "failed_items", job=job, limit=ITEMS + 1),
+            "log": _unless_hidden(session, "log", "job_log", job=job, limit=LOG_LINES + 1),
+        }
+    why = reasons[0][0] if reasons else ""
+    return Description(facts[0], why, parts, session.restrictions("log", "item_failure"))
+
+
+def _unless_hidden(session: Session, table: str, statement: str, **values: Any) -> Table | None:
+    return None if session.access[table] == NOTHING else session.table("", statement, **values)
+
+
+def fields(facts: dict[str, Any], why: str) -> list[tuple[str, str]]:
+    """Return the lines about a job itself: a name and what it is; what does not apply is left out."""
+    return [(name, clipped(value, TEXT_WIDTH)) for name, value in _fields(facts, why) if value]
+
+
+def _fields(job: dict[str, Any], why: str) -> Iterator[tuple[str, str]]:
+    yield "job", _with(str(job["job"]), job["name"])
+    yield "state", _with(job["state"], job["code"] if job["code"] not in (job["state"], "normal") else None)
+    yield "why", why
+    kind = "an SQL query" if job["query"] else ""
+    yield "type", ", ".join(filter(None, (job["type"], kind, "manual" if job["mode"] == "manual" else "")))
+    yield "args", job["args"] or ""
+    yield "variables", as_json(job["variables"]) if job["variables"] else ""
+    yield "queue", f"{cell(job['queue'])}, {'urgent, ' if job['urgent'] else ''}priority {job['priority']}"
+    yield "host", _host(job)
+    yield "group", _with(str(job["group"]), job["group_name"]) if job["group"] else ""
+    yield "submitter", _with(job["submitter"], f"resubmit of {job['resubmit_of']}" if job["resubmit_of"] else None)
+    yield "queued", cell(job["queued"])
+    yield "started", _after(job["start"], "waited", job["waited"])
+    yield "ended", _after(job["end"], "ran", job["ran"])
+    yield "window", _window(job)
+    yield "items", _items(job)
+    yield "limits", _limits(job)
+    yield "exit", _with(cell(job["exit_code"]), job["signal"]) if job["exit_code"] is not None or job["signal"] else ""
+    yield "result", as_json(job["result"]) if job["result"] is not None else ""
+    yield "deletes", " ".join(job["delete"] or ())
+    yield "unique key", job["unique_key"] or ""
+
+
+def _with(text: str, more: str | None) -> str:
+    return f"{text} ({more})" if more else text
+
+
+def _after(at: Any, verb: str, length: timedelta | None) -> str:
+    return "" if at is None else f"{cell(at)}, {verb} {cell(length)}"
+
+
+def _host(job: dict[str, Any]) -> str:
+    ran = f"{job['run_host']}, pid {cell(job['run_pid'])}" if job["run_host"] else ""
+    if not job["host"]:
+        return ran
+    return f"{job['host']}, as asked" + (f", pid {cell(job['run_pid'])}" if ran else "")
+
+
+def _window(job: dict[str, Any]) -> str:
+    ends = (("not before", job["not_before"]), ("not after", job["not_after"]))
+    return ", ".join(f"{name} {cell(at)}" for name, at in ends if at)
+
+
+def _items(job: dict[str, Any]) -> str:
+    """Return how far a query is; nothing for a job of one parameter, which is its only item."""
+    if not job["query"]:
+        return ""
+    total = "" if job["total"] is None else f" of {job['total']:,}"
+    failed = f", {job['failed']:,} failed" if job["failed"] else ""
+    tolerated = f" ({job['tolerate']:,} tolerated)" if job["tolerate"] else ""
+    left = f", to end {cell(job['expected_end'])}" if job["expected_end"] and not job["end"] else ""
+    return f"{job['processed']:,}{total} done{failed}{tolerated}{left}"
+
+
+def _limits(job: dict[str, Any]) -> str:
+    """Return what is used up of its allowances, and its time limit."""
+    used = (
+        f"{cell(job['timeout'])} an attempt" if job["timeout"] else "",
+        f"{job['failures']} of {job['retries']} retries used" if job["retries"] > 0 else "",
+        f"{job['interruptions']} of {job['max_interruptions']} interruptions" if job["interruptions"] else "",
+        f"rescued {job['rescued']} times" if job["rescued"] else "",
+    )
+    return ", ".join(filter(None, used))
+
+
+def _print_part(name: str, part: Table, job: int) -> None:
+    limit = {"attempts": ATTEMPTS, "items": ITEMS, "log": LOG_LINES}.get(name, EDGES)
+    title, command = TITLES[name]
+    is_newest_last = name in ("attempts", "log")
+    rows = part.rows[-limit:] if is_newest_last else part.rows[:limit]
+    if len(part.rows) > limit:
+        which = "the last" if is_newest_last else "the first" if name != "items" else "the newest"
+        title += f", {which} {limit}" + (f"; all: {command.format(job=job)}" if command else "")
+    if name == "log":
+        lines = (log_line({**row, "job": None}) for row in replace(part, rows=rows).records())
+        print(title, *lines, sep="\n")
+    else:
+        print_table(without_empty(shortened(replace(part, title=title, rows=rows))))
+
+
+def shortened(table: Table) -> Table:
+    """Return the table with long texts cut, as a line holds them."""
+    widths = [WIDTHS.get(name) for name in table.columns]
+    rows = [
+        tuple(clipped(value, width) if width and value else value for value, width in zip(row, widths, strict=True))
+        for row in table.rows
+    ]
+    return replace(table, rows=rows)
+
+
+def without_empty(table: Table) -> Table:
+    """Return the table without the columns in which no row has anything."""
+    kept = [place for place, values in enumerate(table.values()) if any(value not in EMPTY for value in values)]
+    return replace(
+        table,
+        columns=tuple(table.columns[place] for place in kept),
+        rows=[tuple(row[place] for place in kept) for row in table.rows],
+    )
+
+
+def list_items(options: Namespace, config: Config) -> int:
+    """Print the items of a job that failed, with the reason of each; the oldest first."""
+    limit = options.rows or None
+    with connect(config) as session:
+        job = session.job_number(options.job)
+        if session.access["item_failure"] == NOTHING:
+            (sentence,) = session.restrictions("item_failure")
+            warn(sentence)
+            return 1
+        facts = session.records("job_facts", job=job)
+        items = session.table("", "failed_items", job=job, limit=limit and limit + 1)
+    if not facts:
+        return no_such_job(job)
+    newest = replace(items, rows=items.rows[:limit][::-1])
+    if options.json:
+        print_records(newest.records())
+    elif newest.rows:
+        print_table(without_empty(shortened(newest)))
+    else:
+        which = f"no items of job {job} failed" if facts[0]["query"] else f"job {job} is no query: it has no items"
+        print(printable(f"{which}; it is {facts[0]['state']}"))
+    if len(items.rows) > len(newest.rows):
+        warn(f"only the newest {limit} are listed; -n 0 lists all")
+    return 0
