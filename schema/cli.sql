@@ -94,6 +94,9 @@ select * from drover.why_masked
 -- name: our_log.all
 select * from drover.log
 
+-- name: our_output.all
+select * from drover.output
+
 -- name: my_job_groups.all
 select * from drover.job
 

@@ -201,6 +201,10 @@ grant select (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pi
 grant select (jq_pk, cleanup_jq_pk, cleanup_state, cleanup_host) on drover.cleanup to drover_readonly;
 grant select (job_pk, job_name, job_priority, job_queued, job_tenant, job_user, job_hidden)
   on drover.job to drover_readonly;
+grant select (schedule_name, schedule_type, schedule_enabled, schedule_at, schedule_every, schedule_cron, schedule_zone,
+              schedule_next, schedule_last, schedule_catch_up, schedule_overlap, schedule_jitter, schedule_submitter,
+              schedule_reason)
+  on drover.schedule to drover_readonly;
 grant select (status_scheduler, status_slot, status_host, status_agent, status_state, status_state_name, status_since,
               status_pid, status_jq_fk, status_spawns, status_items, status_reason, status_updated)
   on drover.scheduler_status to drover_readonly;

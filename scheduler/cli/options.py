@@ -325,6 +325,12 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("--post TEXT", "record this text as an event of the job"),
         JSON_LINES,
     )),
+    "web": Command("dashboard.serve", "serve the dashboard, a page for browsers", (
+        _argument("--host HOST", "listen on this address; default 127.0.0.1, this machine alone", default="127.0.0.1"),
+        _argument("--port N", "listen on this port; default 8300", type=number(0, 65535), default=8300),
+        _argument("--name HOST", "a name under which browsers may reach it; may be repeated", dest="names",
+                  action="append", default=[]),
+    )),
     "import-scheduler-conf": Command("import_conf.import_scheduler_conf", "write the TOML of an old Scheduler.conf", (
         _argument("files FILE", "a Scheduler.conf, and the Hosts.conf that goes with it", nargs="+"),
         _argument("-o FILE", "write the configuration into this file; default: standard output", dest="output"),

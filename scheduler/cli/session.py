@@ -51,7 +51,13 @@ RESTRICTED_TABLES: Final = (
     "jobdepends",
 )
 # Views of what a member of a tenant sees; what replaces them for other roles depends on their access to this table.
-OUR_VIEWS: Final = {"our_jobs": "jobqueue", "our_why": "why", "our_log": "log", "my_job_groups": "jobqueue"}
+OUR_VIEWS: Final = {
+    "our_jobs": "jobqueue",
+    "our_why": "why",
+    "our_log": "log",
+    "our_output": "output",
+    "my_job_groups": "jobqueue",
+}
 RESTRICTIONS: Final = {
     ("jobqueue", OWN): "sees its own jobs alone: no others are listed or counted",
     ("scheduler_status", MASKED): "does not see how long the statements and turns of schedulers take",
@@ -182,15 +188,15 @@ class Session:
 
 
 @cache
-def statements() -> dict[str, str]:
-    """Return the texts of the statements of the commands, by name."""
-    return texts((schema_dir() / "cli.sql").read_text())
+def statements(file: str = "cli.sql") -> dict[str, str]:
+    """Return the texts of the statements of the commands, by name; the dashboard has a file of its own."""
+    return texts((schema_dir() / file).read_text())
 
 
 @cache
 def statement(name: str) -> Query:
     """Return a statement of the commands; its parameters are bound only now, since binding those of all takes 5 ms."""
-    return Query(name, *bind(statements()[name]))
+    return Query(name, *bind(statements().get(name) or statements("web.sql")[name]))
 
 
 @contextmanager
@@ -199,12 +205,19 @@ def connect(config: Config) -> Iterator[Session]:
 
     Errors: WorldError if it cannot be reached or its schema is another; ConfigError if it refuses what was asked.
     """
-    with _people_login(config) as (people, next_step), running_database(people) as conninfo:
-        update_or_check(people, conninfo)
+    with people_database(config) as (conninfo, next_step):
         named = make_conninfo(conninfo, fallback_application_name="drover")
         with translated_errors(next_step), open_session(named) as session:
             session.connection.execute(setting(STANDARD | ASKED_ONCE))
             yield session
+
+
+@contextmanager
+def people_database(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the login of people as a conninfo, and what to do where it lacks a right; the schema must be up to date."""
+    with _people_login(config) as (people, next_step), running_database(people) as conninfo:
+        update_or_check(people, conninfo)
+        yield conninfo, next_step
 
 
 @contextmanager

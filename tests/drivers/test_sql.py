@@ -132,7 +132,7 @@ def test_an_unknown_parameter_is_a_bug_f50() -> None:
         encode(object())
 
 
-@pytest.mark.parametrize("file", ["queries.sql", "cli.sql"])
+@pytest.mark.parametrize("file", ["queries.sql", "cli.sql", "web.sql"])
 def test_every_query_is_prepared_by_postgres_f50(database: str, file: str) -> None:
     connection = pq.PGconn.connect(database.encode())
     queries = load((schema_dir() / file).read_text()).values()

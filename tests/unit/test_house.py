@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for path in (ROOT / "scheduler").rglob("*.py") if "_data" not in path.parts)  # what is shipped
-OTHERS = {"embedded_server.py", "ssh"}  # the database's guardian and the process of an SSH host are other processes
+OTHERS = {"embedded_server.py", "ssh", "web"}  # guardian of the database, SSH host, dashboard: other processes
 DAEMON = [path for path in SOURCES if not OTHERS & {path.name, path.parent.name}]
 
 

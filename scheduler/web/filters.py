@@ -1,0 +1,70 @@
+"""What the list of jobs is filtered by: read from a query, and written as one again.
+
+The same filter that a list shows is that of an action on all its jobs.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from starlette.datastructures import QueryParams
+
+from scheduler.model.states import JOB_STATES
+from scheduler.model.verbs import LARGEST_PK
+
+SINCE: Final = {"15m": "15 minutes", "1h": "1 hour", "1d": "1 day", "7d": "7 days", "30d": "30 days"}
+LONGEST: Final = 200  # characters of a value
+
+
+class Filter(NamedTuple):
+    """The parameters of page_of_jobs; None and an empty tuple filter nothing."""
+
+    states: tuple[str, ...] = ()
+    type: str | None = None
+    queue: str | None = None
+    host: str | None = None
+    by: str | None = None
+    group: int | None = None
+    since: str | None = None
+    text: str | None = None
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the values of the parameters in SQL."""
+        since = SINCE[self.since] if self.since else None
+        return self._asdict() | {"states": list(self.states) or None, "since": since}
+
+    def query(self) -> dict[str, Any]:
+        """Return what a link to the same list has behind its `?`."""
+        return {name: value for name, value in self._asdict().items() if value} | (
+            {"state": list(self.states)} if self.states else {}
+        )
+
+    def words(self) -> str:
+        """Return the filter in words."""
+        parts = [f"{name} {value}" for name, value in self._asdict().items() if value and name != "states"]
+        return "; ".join([*(["state " + " or ".join(self.states)] if self.states else []), *parts]) or "all jobs"
+
+
+def read(query: Mapping[str, Sequence[str]]) -> Filter:
+    """Read a filter; a value that cannot be one is left out, since links are typed by hand."""
+    given = {name: values[-1].strip()[:LONGEST].replace("\0", "") for name, values in query.items() if values}
+    wanted = query.get("state", ())
+    return Filter(
+        states=tuple(state for state in JOB_STATES if state in wanted),
+        type=given.get("type") or None,
+        queue=given.get("queue") or None,
+        host=given.get("host") or None,
+        by=given.get("by") or None,
+        group=number(given.get("group", "")),
+        since=given.get("since") if given.get("since") in SINCE else None,
+        text=given.get("text") or None,
+    )
+
+
+def of_request(query: QueryParams) -> dict[str, list[str]]:
+    """Return all values of each name of a query."""
+    return {name: query.getlist(name) for name in query}
+
+
+def number(text: str) -> int | None:
+    """Return the number of a row, if it is one that there may be."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= LARGEST_PK else None

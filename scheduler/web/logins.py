@@ -1,0 +1,134 @@
+"""Logins at the database, and the sessions that requests share.
+
+A visitor, who has not signed in, sees what drover_readonly may see: states, but neither the data of jobs nor the output
+of agents. Every session is read-only but for the moment in which it inserts a command.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from time import monotonic
+from typing import Any, Final, NamedTuple, TypeVar
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import ConnStatus, TransactionStatus
+
+from scheduler.cli.session import MASKED, NOTHING, Session, open_session, translated_errors
+from scheduler.drivers.sql import STANDARD, setting
+from scheduler.errors import WorldError
+
+APPLICATION: Final = "drover web"
+MOST_SESSIONS: Final = 4  # of one login
+WAIT_S: Final = 10.0  # for one of them
+IDLE_S: Final = 60.0  # then a session is closed
+STATEMENT_LIMIT_MS: Final = 10_000
+CONNECT_LIMIT_S: Final = 10
+Result = TypeVar("Result")
+
+
+class _Kept(NamedTuple):
+    """A session that no request uses."""
+
+    session: Session
+    close: ExitStack
+    since: float
+
+
+class Login:
+    """A login at the database, whose few sessions are opened when they are needed and closed when they idle."""
+
+    def __init__(self, conninfo: str, *, is_visitor: bool) -> None:
+        self.conninfo = make_conninfo(conninfo, fallback_application_name=APPLICATION, connect_timeout=CONNECT_LIMIT_S)
+        self.is_visitor = is_visitor
+        self._kept: list[_Kept] = []
+        self._lock = threading.Lock()
+        self._places = threading.BoundedSemaphore(MOST_SESSIONS)
+        self._computed: dict[str, tuple[float, Any]] = {}
+        self._computing: dict[str, threading.Lock] = {}
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """Lend a session. Errors: DroverError, as of every command; WorldError if all are busy."""
+        if not self._places.acquire(timeout=WAIT_S):
+            raise WorldError("the database answers too slowly: all sessions of the dashboard are busy")
+        try:
+            with translated_errors():
+                session, close = self._taken() or self._opened()
+                try:
+                    yield session
+                finally:
+                    self._put_back(session, close)
+        finally:
+            self._places.release()
+
+    def cached(self, key: str, seconds: float, compute: Callable[[], Result]) -> Result:
+        """Return a value that is at most so old, for all requests of this login: one computes it, the others wait."""
+        with self._lock:
+            lock = self._computing.setdefault(key, threading.Lock())
+        with lock:
+            at, value = self._computed.get(key, (-seconds, None))
+            if monotonic() - at >= seconds:
+                value = compute()
+                self._computed[key] = monotonic(), value
+            result: Result = value
+        return result
+
+    def close_idle(self, older_s: float = IDLE_S) -> None:
+        """Close the sessions that nobody has used for so long."""
+        limit = monotonic() - older_s
+        with self._lock:
+            old = [kept for kept in self._kept if kept.since <= limit]
+            self._kept = [kept for kept in self._kept if kept.since > limit]
+        for kept in old:
+            kept.close.close()
+
+    def _put_back(self, session: Session, close: ExitStack) -> None:
+        if session.connection.info.transaction_status != TransactionStatus.IDLE:
+            close.close()
+            return
+        with self._lock:
+            self._kept.append(_Kept(session, close, monotonic()))
+
+    def _taken(self) -> tuple[Session, ExitStack] | None:
+        while True:
+            with self._lock:
+                if not self._kept:
+                    return None
+                kept = self._kept.pop()
+            if _is_open(kept.session.connection):
+                return kept.session, kept.close
+            kept.close.close()
+
+    def _opened(self) -> tuple[Session, ExitStack]:
+        close = ExitStack()
+        try:
+            session = close.enter_context(open_session(self.conninfo))
+            session.connection.execute(setting(STANDARD))
+            session.run("limit_session", limit_ms=str(STATEMENT_LIMIT_MS))
+            if self.is_visitor:
+                session.run("be_visitor")
+        except BaseException:
+            close.close()
+            raise
+        return session, close
+
+
+def shows_states_only(session: Session) -> bool:
+    """Say whether the role sees no data of jobs, so that visitors may see all that it sees."""
+    return session.access["jobqueue"] in (MASKED, NOTHING)
+
+
+def asks_for_password(conninfo: str) -> bool:
+    """Log in, and say whether the server wanted the password. Errors: psycopg.OperationalError."""
+    with psycopg.connect(conninfo, connect_timeout=CONNECT_LIMIT_S) as connection:
+        return bool(connection.pgconn.used_password)
+
+
+def _is_open(connection: psycopg.Connection) -> bool:
+    """Say whether the server has not closed the connection meanwhile; what it said last is read here."""
+    try:
+        connection.pgconn.consume_input()
+    except psycopg.OperationalError:
+        return False
+    return connection.pgconn.status == ConnStatus.OK

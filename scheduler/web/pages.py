@@ -1,0 +1,168 @@
+"""What the pages show: each function reads by a session and returns a template and its values."""
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from scheduler.cli.session import NOTHING, Session
+from scheduler.cli.show import describe
+from scheduler.cli.status import group_warnings, headline
+from scheduler.model.states import IN_HAND, JOB_STATES, TERMINAL
+from scheduler.model.verbs import LARGEST_PK
+from scheduler.web import filters
+
+ROWS: Final = 50
+LOG_ROWS: Final = 200
+NEWEST: Final = 20_000  # jobs that the plots are made of
+PLOT_AGE_S: Final = 5.0
+COUNT_AGE_S: Final = 0.5
+OUTPUT_BYTES: Final = 65_536
+STREAMS: Final = ("out", "err")
+
+
+class Page(NamedTuple):
+    """A template and its values; `job` is the number that its changes are announced by, `poll_s` what else changes."""
+
+    template: str
+    values: dict[str, Any]
+    job: int | None = None
+    poll_s: float = 0.0
+
+
+Draw = Callable[[Request, Session], Page]
+
+
+def overview(request: Request, session: Session) -> Page:
+    """Show who schedules, what is wrong, queues, hosts, slots, and how fast jobs end."""
+    group: str = request.app.state.group
+    cached = request.state.login.cached
+    with session.connection.transaction():
+        facts = session.records("group", group=group)[0] | {"name": group}
+        counts = cached("counts", COUNT_AGE_S, lambda: session.rows("job_counts"))
+        values = {
+            "headline": headline(facts),
+            "is_active": facts["active"],
+            "warnings": list(group_warnings(session, group)),
+            "restrictions": session.restrictions("jobqueue", "scheduler_status"),
+            "states": states_of(counts),
+            "types": types_of(counts),
+            "history": cached("history", PLOT_AGE_S, lambda: plots(session.records("history", most=NEWEST))),
+            "backlog": {row["queue"]: row for row in session.records("backlog")},
+            "zone_offset_s": int(zone_offset().total_seconds()),
+            "queues": session.records("list_queue"),
+            "hosts": session.records("list_host"),
+            "agents": session.records("list_agent"),
+            "slots": [] if session.access["scheduler_status"] == NOTHING else session.records("slots", group=group),
+        }
+    return Page("overview.html", values, poll_s=15.0)
+
+
+def zone_offset() -> timedelta:
+    """Return how far the clock of the server, whose times the pages show, is before UTC."""
+    return datetime.now().astimezone().utcoffset() or timedelta()
+
+
+def states_of(counts: list[tuple[str, str, int]]) -> dict[str, int]:
+    """Return how many jobs each state has."""
+    jobs = Counter[str]()
+    for kind, state, count in counts:
+        jobs[state] += count if kind != "command" else 0
+    return {state: jobs[state] for state in JOB_STATES}
+
+
+def types_of(counts: list[tuple[str, str, int]]) -> list[tuple[str, dict[str, int]]]:
+    """Return for each type how many jobs each state has."""
+    kinds: dict[str, dict[str, int]] = {}
+    for kind, state, count in counts:
+        kinds.setdefault(kind, dict.fromkeys(JOB_STATES, 0))[state] += count
+    return sorted((kind, states) for kind, states in kinds.items() if kind != "command")
+
+
+def plots(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the columns that uPlot draws: times in seconds, then a list for each line; no job is 0 a minute."""
+    by_minute = {int(row["minute"].timestamp()): row for row in rows}
+    if not by_minute:
+        return {}
+    times = list(range(min(by_minute), max(by_minute) + 60, 60))
+
+    def column(name: str, place: int | None = None) -> list[Any]:
+        values = [by_minute.get(time, {}).get(name) for time in times]
+        return [value if place is None or value is None else value[place] for value in values]
+
+    return {
+        "rate": [times, *([count or 0 for count in column(name)] for name in ("done", "failed"))],
+        "waited": [times, column("waited", 0), column("waited", 1)],
+        "ran": [times, column("ran", 0), column("ran", 1)],
+    }
+
+
+def jobs(request: Request, session: Session) -> Page:
+    """Show a page of the list of jobs, the newest first."""
+    query = filters.of_request(request.query_params)
+    wanted = filters.read(query)
+    before = filters.number(request.query_params.get("before", ""))
+    rows = session.records("page_of_jobs", **wanted.parameters(), before=before, limit=ROWS + 1)
+    known = request.state.login.cached("known", 10.0, lambda: session.records("known_values")[0])
+    values = {
+        "filter": wanted,
+        "before": before,
+        "rows": rows[:ROWS],
+        "older": rows[ROWS - 1]["job"] if len(rows) > ROWS else None,
+        "known": known,
+        "since": filters.SINCE,
+        "all_states": JOB_STATES,
+        "restrictions": session.restrictions("jobqueue"),
+    }
+    return Page("jobs.html", values)
+
+
+def job(request: Request, session: Session) -> Page:
+    """Show everything about one job."""
+    number: int = request.path_params["job"]
+    found = describe(session, number) if number <= LARGEST_PK else None
+    if found is None:
+        raise HTTPException(404, f"no job {number}, or you may not see it")
+    state = found.facts["state"]
+    values = {
+        "job": found.facts,
+        "is_over": state in TERMINAL,
+        "reason": found.why,
+        "parts": {name: None if part is None else part.records() for name, part in found.parts.items()},
+        "unseen": found.unseen,
+        "streams": {} if session.access["output"] == NOTHING else outputs(session, number),
+    }
+    return Page("job.html", values, job=number, poll_s=2.0 if state in IN_HAND else 0.0)
+
+
+def outputs(session: Session, job: int) -> dict[str, str]:
+    """Return the end of each stream of the latest attempt that printed something."""
+    found = {stream: session.value("end_of_output", job=job, stream=stream, most=OUTPUT_BYTES) for stream in STREAMS}
+    return {stream: text for stream, text in found.items() if text}
+
+
+def log(request: Request, session: Session) -> Page:
+    """Show a page of the log, the newest first."""
+    query = request.query_params
+    wanted = {
+        "text": query.get("text", "").strip().replace("\0", "")[: filters.LONGEST] or None,
+        "kind": query.get("kind", "").replace("\0", "") or None,
+        "job": filters.number(query.get("job", "")),
+    }
+    before = filters.number(query.get("before", ""))
+    rows = session.records("page_of_log", **wanted, before=before, limit=LOG_ROWS + 1)
+    older = rows[LOG_ROWS - 1]["pk"] if len(rows) > LOG_ROWS else None
+    return Page("log.html", {"filter": wanted, "rows": rows[:LOG_ROWS], "older": older, "before": before}, poll_s=2.0)
+
+
+def schedules(_request: Request, session: Session) -> Page:
+    """Show what starts when."""
+    return Page("schedules.html", {"rows": session.records("list_schedule")}, poll_s=15.0)
+
+
+def conditions(_request: Request, session: Session) -> Page:
+    """Show the conditions that jobs are blocked on, and what will let them go."""
+    return Page("conditions.html", {"rows": session.records("conditions")}, poll_s=15.0)

@@ -1,0 +1,123 @@
+"""Who has signed in: the cookie, the token in every form, and what each may do.
+
+Two ways in, see man/decisions. With a role of the database and its password: the database decides whether they are
+right, and what that role sees and may command. With the key that `drover web` prints on a terminal: whoever can read
+it acts by the login of that command. What a session needs is kept in memory, and forgotten after some idle hours.
+"""
+
+import hmac
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from scheduler.errors import ConfigError, DroverError
+from scheduler.web.logins import Login, asks_for_password
+
+IDLE_S: Final = 8 * 3600.0
+MOST: Final = 1000  # people who have signed in
+FAILURE_PAUSE_S: Final = 1.0  # of one who tries passwords
+TRIES_AT_ONCE: Final = 4
+LONGEST: Final = 1000  # characters of a role or password
+
+
+@dataclass(slots=True)
+class Person:
+    """One browser in which somebody has signed in."""
+
+    name: str
+    login: Login
+    token: str = field(default_factory=secrets.token_urlsafe)  # of forms
+    seen: float = 0.0
+    notes: list[tuple[str, str]] = field(default_factory=list)  # (kind, text), shown once
+
+    def owns(self, token: str) -> bool:
+        """Say whether a form was made for this person."""
+        return hmac.compare_digest(token.encode(), self.token.encode())
+
+
+class People:
+    """Everybody who has signed in, by the secret in the cookie."""
+
+    def __init__(self, conninfo: str, key: str, now: Callable[[], float] = time.monotonic) -> None:
+        self._conninfo, self._key, self._now = conninfo, key, now
+        self._people: dict[str, Person] = {}
+        self._own = Login(conninfo, is_visitor=False)
+        self._tries = threading.BoundedSemaphore(TRIES_AT_ONCE)
+
+    @property
+    def has_key(self) -> bool:
+        return bool(self._key)
+
+    def find(self, secret: str | None) -> Person | None:
+        """Return who has this cookie, if anybody, and remember that they are here."""
+        person = self._people.get(secret or "")
+        if person:
+            person.seen = self._now()
+        return person
+
+    def sign_in(self, role: str, password: str) -> str:
+        """Return the secret of a new cookie. Errors: ConfigError, what is wrong with role or password."""
+        if not self._tries.acquire(blocking=False):
+            raise ConfigError("too many people sign in at this moment: try again")
+        try:
+            login = self._login(role, password)
+        except DroverError:
+            time.sleep(FAILURE_PAUSE_S)  # in a thread of its own
+            raise
+        finally:
+            self._tries.release()
+        self.close_idle()
+        if len(self._people) >= MOST:
+            raise ConfigError("too many people have signed in: try again later")
+        secret = secrets.token_urlsafe()
+        self._people[secret] = Person(role or "key", login, seen=self._now())
+        return secret
+
+    def sign_out(self, secret: str | None) -> None:
+        person = self._people.pop(secret or "", None)
+        if person and person.login is not self._own:
+            person.login.close_idle(0.0)
+
+    def close_idle(self) -> None:
+        """Forget who has not been here for hours, and close sessions that nobody uses."""
+        limit = self._now() - IDLE_S
+        for secret in [secret for secret, person in self._people.items() if person.seen < limit]:
+            self.sign_out(secret)
+        for login in {person.login for person in self._people.values()} | {self._own}:
+            login.close_idle()
+
+    def close(self) -> None:
+        """Forget everybody, and close all sessions."""
+        for secret in list(self._people):
+            self.sign_out(secret)
+        self._own.close_idle(0.0)
+
+    def _login(self, role: str, password: str) -> Login:
+        if max(len(role), len(password)) > LONGEST or "\0" in role + password:
+            raise ConfigError("role or password is wrong")
+        if not role:
+            if self._key and hmac.compare_digest(password.encode(), self._key.encode()):
+                return self._own
+            raise ConfigError("the key is wrong" if self._key else "a role is required")
+        conninfo = make_conninfo(self._conninfo, user=role, password=password)
+        try:
+            if not asks_for_password(conninfo):
+                raise ConfigError("the database lets this role in without a password, so nobody can show who they are: "
+                                  "set one up in pg_hba.conf, or sign in with the key")  # fmt: skip
+        except psycopg.OperationalError as error:
+            raise ConfigError(_refusal(error)) from error
+        return Login(conninfo, is_visitor=False)
+
+
+def _refusal(error: psycopg.OperationalError) -> str:
+    """Return what a visitor may know: not whether there is such a role."""
+    said = str(error)
+    if "authentication failed" in said or "does not exist" in said or "not permitted to log in" in said:
+        return "role or password is wrong"
+    return "the database did not let this role in; the log of `drover web` has its words"

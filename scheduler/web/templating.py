@@ -1,0 +1,66 @@
+"""How values become HTML: everything is escaped, and what others wrote shows its control characters.
+
+Every `{{ value }}` of a template passes `shown`, as a cell of a table of the command line does. Only three filters do
+otherwise: `lines` keeps newlines and tabs, `raw` is for values of forms, which come back to us, `query` makes links.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from scheduler.cli.output import as_json, cell, clipped, printable_lines
+from scheduler.package_data import version
+
+HERE: Final = Path(__file__).parent
+STATIC: Final = HERE / "static"
+
+
+def shown(value: Any) -> Any:
+    """Return a value as a page shows it: one line without control characters; HTML of ours stays as it is."""
+    return value if isinstance(value, Markup) or value == "" else cell(value)
+
+
+def lines(text: str) -> Markup:
+    """Return several lines, in which all control characters but newline and tab are shown."""
+    return escape(printable_lines(text.replace("\r\n", "\n")))
+
+
+def raw(value: Any) -> Markup:
+    """Return what a form is to send back as it is; half of a surrogate pair, which HTML cannot hold, is replaced."""
+    return escape(str(value).encode("utf-8", "backslashreplace").decode())
+
+
+def query(values: Mapping[str, Any], **changes: Any) -> Markup:
+    """Return the part of a link after the path; empty values are left out."""
+    given = {name: value for name, value in {**values, **changes}.items() if value not in (None, "", [], ())}
+    text = urlencode(given, doseq=True, errors="backslashreplace")
+    return escape(f"?{text}" if text else "")
+
+
+def clock(value: datetime | None) -> Markup:
+    """Return an instant: the time of day today, else the date as well; the whole of it when pointed at."""
+    if value is None:
+        return Markup("-")
+    local = value.astimezone()
+    is_today = local.date() == datetime.now().astimezone().date()
+    text = f"{local:%H:%M:%S}" if is_today else f"{local:%Y-%m-%d %H:%M}"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(value.isoformat(), f"{local:%F %T %Z}", text)
+
+
+def environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(lines=lines, raw=raw, query=query, clock=clock, clipped=clipped, as_json=as_json)
+    made.globals["version"] = version()
+    return made

@@ -1,0 +1,102 @@
+"""How a request becomes a page: who asks, by which session it is read, and what becomes of errors."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+
+from scheduler.cli.session import Session
+from scheduler.errors import ConfigError, WorldError
+from scheduler.web import filters
+from scheduler.web.changes import Changes
+from scheduler.web.logins import shows_states_only
+from scheduler.web.pages import Draw, Page
+
+COOKIE: Final = "drover"
+LOG: Final = logging.getLogger("uvicorn.error")
+
+
+class SignInNeededError(Exception):
+    """Visitors may not see this."""
+
+
+def drawn(draw: Draw) -> Callable[[Request], Response]:
+    """Return the endpoint of a page; it runs in a thread, since it waits for the database."""
+
+    def endpoint(request: Request) -> Response:
+        with session_of(request) as session:
+            page = draw(request, session)
+        return render(request, page)
+
+    return endpoint
+
+
+@contextmanager
+def session_of(request: Request) -> Iterator[Session]:
+    """Lend a session of whoever asks. Errors: SignInNeededError, a visitor would see data of jobs."""
+    identify(request)
+    with request.state.login.session() as session:
+        if request.state.person is None and not shows_states_only(session):
+            raise SignInNeededError
+        yield session
+
+
+def identify(request: Request) -> None:
+    """Set who asks, and by which login the database is asked."""
+    person = request.app.state.people.find(request.cookies.get(COOKIE))
+    request.state.person = person
+    request.state.login = person.login if person else request.app.state.visitors
+
+
+def render(request: Request, page: Page, status: int = 200) -> Response:
+    """Return a page as HTML, with what all pages have."""
+    person = request.state.person
+    notes, values = [], page.values
+    if person:
+        notes, person.notes = person.notes, []
+    html = request.app.state.templates.get_template(page.template).render(
+        values, request=request, person=person, notes=notes, job_of_page=page.job, poll_s=page.poll_s,
+        path=request.url.path,
+    )  # fmt: skip
+    return HTMLResponse(html, status)
+
+
+async def changes(request: Request) -> Response:
+    """Tell a browser of changes, for as long as it shows a page; of one job only if it may see it."""
+    job = filters.number(request.query_params.get("job", ""))
+
+    def has_seen() -> bool:
+        with session_of(request) as session:
+            return job is None or bool(session.rows("job_reason", job=job))
+
+    told: Changes = request.app.state.changes
+    if not await run_in_threadpool(has_seen):
+        return PlainTextResponse("no such job\n", 404)
+    if told.is_full:
+        return PlainTextResponse("too many browsers wait for changes\n", 503)
+    return StreamingResponse(told.messages(job), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+def refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    identify(request)
+    return render(request, Page("error.html", {"title": "Not found", "text": error.detail}), error.status_code)
+
+
+def failed(request: Request, error: Exception) -> Response:
+    """Say what is wrong with the database, or that the role lacks a right."""
+    LOG.warning("%s: %s", request.url.path, " ".join(str(error).split()))
+    status = 503 if isinstance(error, WorldError) else 403 if isinstance(error, ConfigError) else 500
+    text = "Visitors do not see this." if status == 403 and request.state.person is None else str(error)
+    return render(request, Page("error.html", {"title": "This cannot be shown", "text": text}), status)
+
+
+def ask_to_sign_in(request: Request, _error: Exception) -> Response:
+    if request.url.path == "/changes":
+        return PlainTextResponse("sign in first\n", 403)
+    return RedirectResponse("/sign-in", 303)

@@ -1,0 +1,86 @@
+-- Statements of the dashboard (scheduler/web) that no command has; it uses those of cli.sql too, and the same rules
+-- hold: parameters are `:name`, and tables that a role may not read are replaced by views of them.
+
+-- Sessions
+
+-- name: limit_session
+-- A page must not hold up the queue, nor change it: a command is inserted in a transaction that says so.
+select set_config('statement_timeout', :limit_ms, false), set_config('default_transaction_read_only', 'on', false),
+       set_config('lock_timeout', '2s', false), set_config('idle_session_timeout', '0', false),
+       set_config('jit', 'off', false)
+
+-- name: be_visitor
+-- See only what drover_readonly may see, if the role can.
+select set_config('role', 'drover_readonly', false)
+ where to_regrole('drover_readonly') is not null and pg_has_role(current_user, 'drover_readonly', 'member')
+
+-- Jobs
+
+-- name: page_of_jobs
+-- Return jobs below a number, the newest first: each page is read from where the last one ended.
+select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, jq_urgent as urgent,
+       jq_priority as priority, jq_queue as queue, jq_host as host, jq_submitter as submitter, jq_job_fk as group,
+       jq_queued as queued, jq_starttime as start, jq_endtime as end, jq_itemsprocessed as processed,
+       jq_itemsfailed as failed, jq_itemstotal as total, left(jq_args, 200) as args, left(jq_endtext, 200) as text
+  from drover.our_jobs j
+ where (:before::bigint is null or jq_pk < :before)
+   and (:states::drover.job_state[] is null or jq_state = any (:states))
+   and (case when :type::text is null then jq_type <> 'command' or jq_endtime is null else jq_type = :type end)
+   and (:queue::text is null or jq_queue = :queue) and (:host::text is null or jq_host = :host)
+   and (:by::text is null or jq_submitter = :by) and (:group::bigint is null or jq_job_fk = :group)
+   and (:since::interval is null or jq_queued > now() - :since)
+   and (:text::text is null or jq_pk::text = :text
+        or position(lower(:text) in lower(concat_ws(' ', jq_name, left(jq_args, 2000), left(jq_endtext, 2000)))) > 0)
+   and not (exists (select from drover.job where job_pk = jq_job_fk and job_hidden)
+            or exists (select from drover.hidden where hidden_jq_fk = jq_pk))
+ order by jq_pk desc limit :limit::bigint
+
+-- name: known_values
+-- Return what filters offer: agent types, queues and hosts.
+select coalesce((select array_agg(distinct agent_type order by agent_type) from drover.agent), '{}') as types,
+       coalesce((select array_agg(queue_name order by queue_name) from drover.queue where queue_present), '{}')
+         as queues,
+       coalesce((select array_agg(host_name order by host_name) from drover.host where host_present), '{}') as hosts
+
+-- Plots
+
+-- name: history
+-- Return for each minute of the last hour how many jobs ended, how long they had waited, and how long they ran. Of the
+-- newest jobs only, so that it takes the same time whatever the length of the queue.
+select date_trunc('minute', ended) as minute, count(*) filter (where state = 'done') as done,
+       count(*) filter (where state <> 'done') as failed,
+       percentile_cont(array[0.5, 0.95]) within group (order by waited) as waited,
+       percentile_cont(array[0.5, 0.95]) within group (order by ran) as ran
+  from (
+    select jq_endtime as ended, jq_state::text as state, jq_type as type,
+           extract(epoch from jq_starttime - jq_queued)::float8 as waited,
+           extract(epoch from jq_endtime - jq_starttime)::float8 as ran
+      from drover.our_jobs j order by jq_pk desc limit :most::bigint) newest
+ where ended > date_trunc('minute', now()) - interval '1 hour' and type <> 'command'
+ group by 1 order by 1
+
+-- name: backlog
+-- Return for each queue how long its oldest job has waited that could be claimed, and how many there are.
+select jq_queue as queue, count(*) as jobs, now() - min(jq_queued) as oldest
+  from drover.jobqueue j
+ where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command'
+ group by jq_queue order by oldest desc
+
+-- Logs and output
+
+-- name: page_of_log
+-- Return log lines below a number, the newest first.
+select log_pk as pk, log_date as date, log_type as type, log_jq_fk as job, log_host as host, log_agent as agent,
+       log_pid as pid, left(log_message, 2000) as message
+  from drover.our_log l
+ where (:before::bigint is null or log_pk < :before) and (:job::bigint is null or log_jq_fk = :job)
+   and (:kind::text is null or log_type = :kind)
+   and (:text::text is null or position(lower(:text) in lower(log_message)) > 0)
+ order by log_pk desc limit :limit::bigint
+
+-- name: end_of_output
+-- Return the end of what the latest attempt printed on a stream.
+select coalesce(right(string_agg(out_data, '' order by out_part), :most::integer), '')
+  from drover.our_output o
+ where out_jq_fk = :job and out_stream = :stream
+   and out_attempt = (select max(out_attempt) from drover.our_output where out_jq_fk = :job)

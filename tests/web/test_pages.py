@@ -1,0 +1,155 @@
+"""What the pages show to whom, and that what others wrote stays text."""
+
+import re
+from datetime import UTC, datetime
+from html import unescape
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from starlette.testclient import TestClient
+
+from scheduler.web.app import make_app
+from scheduler.web.pages import plots
+from tests.cli_tools import finish, insert, write_log
+
+PAGES = ["/", "/jobs", "/schedules", "/conditions", "/log"]
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;\x1b[31m\u202e"
+SHOWN = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;\\x1b[31m\\u202e"
+
+
+def text_of(html: str) -> str:
+    """Return what a reader sees of a page."""
+    return unescape(re.sub(r"<[^>]*>", " ", html))
+
+
+def listed(html: str) -> list[int]:
+    return [int(number) for number in re.findall(r'class="row" href="/jobs/(\d+)"', html)]
+
+
+def test_visitor_sees_what_schedules_there_are_but_not_their_jobs(
+    visitor: TestClient, rows: psycopg.Connection
+) -> None:
+    rows.execute(
+        "insert into drover.schedule (schedule_name, schedule_every, schedule_job) values"
+        """ ('nightly', '1 day', '{"jq_type": "noop", "jq_args": "very-secret"}')"""
+    )
+    page = visitor.get("/schedules").text
+    assert "nightly" in page
+    assert "very-secret" not in page
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_operator_sees_every_page(operator: TestClient, path: str) -> None:
+    answer = operator.get(path)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+
+
+def test_visitor_sees_states_but_no_data_of_jobs(visitor: TestClient, rows: psycopg.Connection) -> None:
+    job = insert(rows, args="very-secret")
+    finish(rows, job, "failed", 2, "the very-secret is out")
+    write_log(rows, job, "very-secret")
+    seen = [visitor.get(path).text for path in ("/", "/jobs", f"/jobs/{job}", "/jobs?text=very-secret")]
+    assert job in listed(seen[1])
+    assert f"Job {job}" in text_of(seen[2])
+    assert listed(seen[3]) == []
+    assert [page for page in seen[:3] if "very-secret" in page] == []
+    assert visitor.get("/log").status_code == 403
+
+
+def test_visitor_is_asked_to_sign_in_where_the_login_would_show_data(web_database: str) -> None:
+    app = make_app(make_conninfo(web_database, user="drover_operator"), "default")
+    with TestClient(app, base_url="http://localhost", follow_redirects=False) as client:
+        answers = [client.get(path) for path in [*PAGES, "/jobs/1"]]
+        assert {(each.status_code, each.headers["location"]) for each in answers} == {(303, "/sign-in")}
+        assert client.get("/changes").status_code == 403
+        assert client.get("/sign-in").status_code == 200
+
+
+def test_jobs_of_others_are_hidden_from_a_front_end(web_database: str, rows: psycopg.Connection) -> None:
+    other = insert(rows, args="of another")
+    with psycopg.connect(make_conninfo(web_database, user="drover_frontend"), autocommit=True) as login:
+        own = login.execute("insert into drover.jobqueue (jq_type) values ('noop') returning jq_pk").fetchone()
+    assert own
+    app = make_app(make_conninfo(web_database, user="drover_frontend"), "default", "key")
+    with TestClient(app, base_url="http://localhost", follow_redirects=False) as client:
+        client.post("/sign-in", data={"password": "key"})
+        assert listed(client.get("/jobs").text) == [own[0]]
+        assert client.get(f"/jobs/{own[0]}").status_code == 200
+        assert client.get(f"/jobs/{other}").status_code == 404
+        assert client.get(f"/changes?job={other}").status_code == 404
+
+
+def test_hostile_texts_are_shown_and_not_obeyed(operator: TestClient, rows: psycopg.Connection) -> None:
+    kind = f"evil<b>{uuid4().hex[:6]}"
+    rows.execute("insert into drover.agent (agent_group, agent_type) values ('default', %s)", (kind + HOSTILE,))
+    job = insert(rows, kind, HOSTILE)
+    write_log(rows, job, HOSTILE, "ERROR")
+    rows.execute("update drover.jobqueue set jq_endtext = %s where jq_pk = %s", (HOSTILE, job))
+    rows.execute(
+        "insert into drover.output (out_jq_fk, out_attempt, out_part, out_stream, out_data)"
+        " values (%s, 1, 1, 'out', %s)", (job, HOSTILE),
+    )  # fmt: skip
+    pages = [operator.get(path).text for path in ("/", "/jobs", f"/jobs/{job}", "/log")]
+    assert [page for page in pages if "<script>alert" in page or "<img" in page or "\x1b" in page] == []
+    assert SHOWN in text_of(pages[0])
+    assert text_of(pages[2]).count(SHOWN) == 4  # text, parameter, output, log
+    rows.execute("delete from drover.agent where agent_type = %s", (kind + HOSTILE,))
+
+
+@pytest.mark.parametrize("query", ["text", "type", "queue", "host", "by", "kind"])
+def test_hostile_filters_come_back_as_text(operator: TestClient, query: str) -> None:
+    page = operator.get("/log" if query == "kind" else "/jobs", params={query: HOSTILE})
+    assert page.status_code == 200
+    assert "<script>alert" not in page.text
+    assert "<img" not in page.text
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["before=x", "before=99999999999999999999999", "group=-1", "state=nosuch", "since=forever", "text=%00", "text=%ff",
+     "before=\u0662", "type=%ed%a0%80"],
+)  # fmt: skip
+def test_a_filter_that_is_none_is_left_out(operator: TestClient, query: str) -> None:
+    assert operator.get(f"/jobs?{query}").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/jobs/0", "/jobs/99999999999999999999", "/nosuch", "/jobs/x", "/static/nosuch"])
+def test_what_does_not_exist_is_a_page_too(operator: TestClient, path: str) -> None:
+    assert operator.get(path).status_code == 404
+
+
+def test_pages_of_the_list_follow_without_gap_or_doubling(operator: TestClient, rows: psycopg.Connection) -> None:
+    kind = f"many{uuid4().hex[:6]}"
+    jobs = [insert(rows, kind) for _ in range(120)]
+    seen, path = [], f"/jobs?type={kind}"
+    for _ in range(3):
+        page = operator.get(path).text
+        seen += listed(page)
+        found = re.search(r'rel="next" href="([^"]+)"', page)
+        path = unescape(found[1]) if found else ""
+    assert seen == jobs[::-1]
+    assert path == ""
+
+
+def test_filters_are_combined(operator: TestClient, rows: psycopg.Connection) -> None:
+    kind = f"few{uuid4().hex[:6]}"
+    wanted, other, done = (insert(rows, kind, args) for args in ("needle here", "hay", "Needle there"))
+    finish(rows, done)
+    assert listed(operator.get(f"/jobs?type={kind}&text=NEEDLE").text) == [done, wanted]
+    assert listed(operator.get(f"/jobs?type={kind}&text=needle&state=queued&state=held").text) == [wanted]
+    assert listed(operator.get(f"/jobs?type={kind}&text={other}").text) == [other]
+    assert listed(operator.get(f"/jobs?type={kind}&by=nobody").text) == []
+
+
+def test_plots_have_a_value_for_each_minute() -> None:
+    rows = [
+        {"minute": datetime(2026, 1, 1, 0, minute, tzinfo=UTC), "done": 3, "failed": 1, "waited": [1, 2], "ran": [3, 4]}
+        for minute in (0, 3)
+    ]
+    drawn = plots(rows)
+    times = [1767225600 + 60 * minute for minute in range(4)]
+    assert drawn["rate"] == [times, [3, 0, 0, 3], [1, 0, 0, 1]]
+    assert drawn["waited"] == [times, [1, None, None, 1], [2, None, None, 2]]
+    assert plots([]) == {}
