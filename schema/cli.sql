@@ -119,9 +119,16 @@ select current_setting('transaction_read_only')::boolean, pg_is_in_recovery()
 -- name: jobs_by_name
 select jq_name, jq_pk from drover.jobqueue where jq_name = any (:names)
 
--- name: list_jobs
--- Return jobs, the newest first. Columns are named, since a site may add its own.
-select jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_state::text as state,
+-- fragment: chosen
+-- Keep the jobs that filters choose; see scheduler/cli/filters.py.
+(:types::text[] is null or jq_type = any (:types)) and (:queues::text[] is null or jq_queue = any (:queues))
+   and (:submitters::text[] is null or jq_submitter = any (:submitters))
+   and (:groups::bigint[] is null or jq_job_fk = any (:groups))
+   and (:since::timestamptz is null or greatest(jq_queued, jq_starttime, jq_endtime) >= :since)
+
+-- fragment: listed
+-- Return a job as lists show it. Columns are named, since a site may add its own.
+jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_state::text as state,
        jq_urgent as urgent, jq_priority as priority, jq_queue as queue, jq_host as host, jq_submitter as submitter,
        jq_attempt as attempt, jq_done_host as run_host, jq_done_pid as run_pid,
        jq_queued as queued, jq_starttime as start, jq_endtime as end,
@@ -129,11 +136,38 @@ select jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_st
        b.condition, b.blocked_since, b.next_check, b.tries as checks, code, jq_args as args, jq_endtext as text
   from (select null::text as jq_end_code) as of_a_table,  -- which has no codes: the views in its place have them
        lateral (select j.*, jq_end_code as code from drover.jobqueue j) j left join drover.blocked_jobs b using (jq_pk)
- where jq_state = any (:states::drover.job_state[]) and (:types::text[] is null or jq_type = any (:types))
+
+-- name: list_jobs
+-- Return jobs, those that are sorted last first: by default the newest. A sort that was not asked for is a constant.
+select {{listed}}
+ where jq_state = any (:states::drover.job_state[]) and {{chosen}}
    and (:with_ended_commands or jq_type <> 'command' or jq_endtime is null)
    and (:with_hidden or not (exists (select from drover.job where job_pk = jq_job_fk and job_hidden)
                              or exists (select from drover.hidden where hidden_jq_fk = jq_pk)))
- order by jq_pk desc limit :limit
+ order by case :sort::text when 'queued' then jq_queued when 'start' then jq_starttime when 'end' then jq_endtime end
+            desc nulls last,
+          case :sort when 'waited' then coalesce(jq_starttime, jq_endtime, now()) - jq_queued
+                     when 'ran' then coalesce(jq_endtime, now()) - jq_starttime end desc nulls last,
+          case :sort when 'type' then jq_type when 'state' then jq_state::text when 'queue' then jq_queue
+                     when 'by' then jq_submitter::text
+                     when 'priority' then case when jq_urgent then '0' else '1' end || jq_priority end desc nulls last,
+          jq_pk desc limit :limit
+
+-- name: jobs_by_number
+select {{listed}}
+ where jq_pk = any (:jobs::bigint[]) order by jq_pk
+
+-- name: choose_jobs
+-- Return the jobs that a command is about, or those among `jobs`, with their states.
+select jq_pk, jq_state::text
+  from drover.jobqueue j
+ where jq_state = any (:states::drover.job_state[]) and {{chosen}} and (:with_commands or jq_type <> 'command')
+   and (:jobs::bigint[] is null or jq_pk = any (:jobs))
+   and (:before::timestamptz is null or jq_endtime < :before)
+ order by jq_pk
+
+-- name: flush_jobs
+select drover.flush_jobs(:jobs::bigint[])
 
 -- name: job_reason
 select reason from drover.our_why where jq_pk = :job

@@ -182,6 +182,7 @@ grant insert, update, delete
   on drover.placement, drover.quota, drover.tenant, drover.tenant_queue, drover.variable
   to drover_operator;
 grant update (limit_bytes) on drover.size_limit to drover_operator;
+grant execute on function drover.flush_jobs(bigint[]) to drover_operator;
 -- What a schedule queues is inserted by the scheduler, in the name of the role that added it.
 grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_catch_up,
               schedule_jitter, schedule_overlap, schedule_enabled, schedule_job, schedule_next),

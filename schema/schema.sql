@@ -798,6 +798,30 @@ begin
               || case when failed_too then '{failed}'::text[] end) as what), most, stage, place) p;
 end $$;
 
+CREATE FUNCTION drover.flush_jobs(jobs bigint[]) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  old bigint[];
+begin
+  old := array(
+    select jq_pk from jobqueue where jq_pk = any (jobs) and jq_endtime is not null order by jq_pk
+       for update skip locked);
+  old := array(  -- by another statement: it sees the edges that came before the lock
+    select pk from unnest(old) as pk
+     where not exists (
+             select from jobdepends join jobqueue on jq_pk = jdep_jq_fk
+              where jdep_jq_depends_fk = pk and jdep_met_at is null and (jq_endtime is null or jq_state = 'failed'))
+       and not exists (
+             select from jobdepends join jobqueue on jq_pk = jdep_jq_depends_fk
+              where jdep_jq_fk = pk and jdep_met_at is null and jq_endtime is null));
+  return drover.remove_jobs(old);
+end $$;
+
 CREATE FUNCTION drover.forget_events(beyond bigint, most integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'

@@ -7,7 +7,7 @@ row: it migrates the schema itself.
 """
 
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from scheduler.cli.arguments import job_number_or_name
@@ -90,8 +90,13 @@ def send_and_print(session: Session, commands: Sequence[str], limit_s: float, *,
     return status_of(answers, len(commands), limit_s)
 
 
-def send(session: Session, commands: Sequence[str], limit_s: float) -> list[Answer]:
-    """Insert the commands, all or none; return the answers that came in time. Errors: ConfigError if one is none."""
+def send(
+    session: Session, commands: Sequence[str], limit_s: float, each: Callable[[int], object] = int
+) -> list[Answer]:
+    """Insert the commands, all or none; return the answers that came in time. Errors: ConfigError if one is none.
+
+    `each` is called with the number of those that have ended, whenever one has.
+    """
     try:
         for words in commands:
             words.encode()
@@ -103,8 +108,8 @@ def send(session: Session, commands: Sequence[str], limit_s: float) -> list[Answ
     pks = [pk for (pk,) in session.rows("insert_commands", commands=list(commands))]
     if not session.value("is_any_scheduler_active"):
         warn("no scheduler is active: the commands wait until one is; start one with drover run")
-    for _ in job_ends(session, pks, limit_s):
-        pass
+    for done, _ in enumerate(job_ends(session, pks, limit_s), start=1):
+        each(done)
     return [Answer(*row) for row in session.rows("answers", commands=pks)]
 
 

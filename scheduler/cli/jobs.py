@@ -17,6 +17,7 @@ from signal import Signals
 from time import monotonic
 from typing import Any, NamedTuple, NoReturn
 
+from scheduler.cli.filters import chosen
 from scheduler.cli.output import (
     Table,
     as_json,
@@ -36,16 +37,20 @@ from scheduler.model.states import BLOCKED, CLAIMED, FAILED, HELD, JOB_STATES, Q
 
 LISTED_STATES = (HELD, QUEUED, CLAIMED, RUNNING, BLOCKED, FAILED)
 COLUMNS = (
-    "job", "name", "type", "queue", "state", "priority", "queued", "processed", "total", "host", "blocked_since",
-    "next_check", "args", "text",
+    "job", "name", "type", "queue", "state", "priority", "queued", "end", "processed", "total", "host",
+    "blocked_since", "next_check", "args", "text",
 )  # fmt: skip
 USUAL = {
     "name": (None,),
     "queue": ("default", None),
+    "end": (None,),
     "blocked_since": (None,),
     "next_check": (None,),
 }  # a column that has no other values is left out
 WIDTHS = {"args": 48, "text": 60}
+# On a narrow terminal columns are left out, these first.
+SPARE = ("processed", "total", "priority", "next_check", "blocked_since", "queue", "queued", "host", "end", "args")
+COMMAND_TYPE = "command"
 SIGNALLED = 128  # what a shell adds to the number of a signal
 LOG_ROWS = 100
 LOG_POLL_S = 1.0  # nothing announces a log row; the end of a job does wake us, but not on a replica
@@ -73,8 +78,8 @@ def list_jobs(options: Namespace, config: Config) -> int:
 def _list(session: Session, options: Namespace) -> None:
     limit = options.rows or None
     jobs = session.table(
-        "", "list_jobs", states=states(options), types=options.types, with_hidden=options.all,
-        with_ended_commands=options.all or bool(options.types), limit=limit and limit + 1,
+        "", "list_jobs", states=states(options), with_hidden=options.all, sort=options.sort,
+        with_ended_commands=options.all or bool(options.types), limit=limit and limit + 1, **chosen(session, options),
     )  # fmt: skip
     newest = replace(jobs, rows=jobs.rows[:limit][::-1])
     if options.json:
@@ -101,7 +106,7 @@ def brief(jobs: Table) -> Table:
         record["priority"] = ("!" if record["urgent"] else "") + record["priority"]
         for name, width in WIDTHS.items():
             record[name] = clipped(record[name], width) if record[name] else record[name]
-    return Table("", tuple(columns), [tuple(record[name] for name in columns) for record in records])
+    return Table("", tuple(columns), [tuple(record[name] for name in columns) for record in records], SPARE)
 
 
 def show_exit_status(options: Namespace, config: Config) -> int:

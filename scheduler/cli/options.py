@@ -53,12 +53,19 @@ def parse(argv: Sequence[str]) -> Namespace:
     return options
 
 
+def filters_are_given(options: Namespace) -> bool:
+    """Return whether options choose jobs."""
+    return any(getattr(options, name) for name in ("types", "queues", "submitters", "groups", "since"))
+
+
 # What argparse cannot tell: of a command, from its options and its words.
 MISTAKES: Final[Sequence[tuple[str, Callable[[Namespace, Sequence[str]], bool], str]]] = (
     ("run", lambda options, words: not options.jobs and any(re.match("--(json|wait)", word) for word in words),
      "--json and --wait are for jobs that are run by hand: name the jobs"),
     ("run", lambda options, words: options.quits and options.read_stdin,
      "--quit-if-served would leave the lines of -I unread"),
+    *((name, lambda options, words: bool(options.jobs) == filters_are_given(options),
+       "name jobs, or choose them by --type, --queue, --by, --group or --since") for name in ("retry", "cancel")),
     ("why", lambda options, words: (options.job is None) != options.all, "name a job, or give --all"),
 )  # fmt: skip
 
@@ -128,6 +135,21 @@ JOB_OPTIONS: Final = (  # what a job asks for, of those who submit or schedule i
     _argument("--retries N", "retries after failure; default 0", type=number(0, LARGEST_NUMBER)),
     _argument("--delete FILE", "remove this file after success; may be repeated", action="append"),
 )
+FILTERS: Final = (  # which jobs a command is about; see filters.py
+    _argument("--type TYPE", "jobs of this type only; may be repeated", dest="types", action="append"),
+    _argument("--queue QUEUE", "jobs of this queue only; may be repeated", dest="queues", action="append"),
+    _argument("--by ROLE", "jobs that this role submitted only; may be repeated", dest="submitters", action="append"),
+    _argument("--group N", "jobs of this job group only; may be repeated", dest="groups", action="append",
+              type=POSITIVE),
+    _argument("--since TIME", "jobs queued, started or ended since: 90, 15m, 1h 30m, 2d ago, or at a local time"),
+)  # fmt: skip
+SORTS: Final = ("job", "queued", "start", "end", "waited", "ran", "type", "state", "queue", "by", "priority")
+MANY: Final = (  # of a command that takes filters in place of jobs
+    *FILTERS,
+    _argument("--yes", "do not ask whether the number of jobs is meant"),
+    _argument("--dry-run", "print which jobs these are, and do nothing"),
+)
+BY_FILTER: Final = ("retry", "cancel", "flush")
 EVENT_KINDS: Final = ("all", "status", "error", "subscription", "share", "user", "alternate", "dead")
 SUBSCRIPTIONS: Final = {"type": number(1, 2**63 - 1)}
 SCHEDULE_ACTIONS: Final = ("list", "add", "run", "enable", "disable", "remove", "next")
@@ -158,6 +180,9 @@ def verb_arguments(usage: str) -> Iterator[tuple[str, Declaration]]:
 
 
 def _verb_command(verb: Verb) -> Command:
+    if verb.cli in BY_FILTER:
+        jobs = [_job("jobs", "*") if name == "jobs" else declare for name, declare in verb_arguments(verb.usage)]
+        return Command("many.send_commands", verb.help, (*jobs, *MANY, *ANSWER))
     arguments = [declare for _, declare in verb_arguments(verb.usage)]
     return Command("admin.send_commands", verb.help, (*arguments, *ANSWER))
 
@@ -248,7 +273,9 @@ COMMANDS: Final[dict[str, Command]] = {
     "ls": Command("jobs.list_jobs", "list jobs", (
         _argument("-s STATE", "list jobs in this state too; may be repeated", dest="also", **STATES),
         _argument("-S STATE", "list jobs in this state only; may be repeated", dest="only", **STATES),
-        _argument("-t TYPE", "jobs of this type only; may be repeated", dest="types", action="append"),
+        _argument("-t TYPE", "the same as --type", dest="types", action="append"),
+        *FILTERS,
+        _argument("--sort COLUMN", "order by it, the greatest last; default: job", choices=SORTS, default="job"),
         _argument("--all", "list jobs in every state, and hidden ones"),
         _argument("-n N", "list the newest N, 0 for all; default 1000", dest="rows", type=COUNT, default=1000),
         JSON_LINES,

@@ -20,11 +20,15 @@ GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows as a query returned them, under the names of its columns."""
+    """Rows as a query returned them, under the names of its columns.
+
+    `spare` are columns that a narrow terminal may do without, the first of them first.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Any]]
+    spare: tuple[str, ...] = ()
 
     def values(self) -> list[list[Any]]:
         """Return the values of each column."""
@@ -104,7 +108,7 @@ def print_table(table: Table) -> None:
                _all_are(values, int, float, datetime, timedelta))
         for name, values in zip(table.columns, table.values(), strict=True)
     ]  # fmt: skip
-    return draw_table(printable(table.title), drawn)
+    return draw_table(printable(table.title), drawn, table.spare)
 
 
 def _short(value: Any, today: date) -> str:

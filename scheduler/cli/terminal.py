@@ -38,10 +38,16 @@ class Column(NamedTuple):
         return max(len(self.name), widest if self.is_whole else min(widest, LEAST_TEXT))
 
 
-def draw_table(title: str, columns: Sequence[Column]) -> None:
-    """Print a table; a block of lines for each row if the terminal is too narrow for its columns."""
+def draw_table(title: str, columns: Sequence[Column], spare: Sequence[str] = ()) -> None:
+    """Print a table; a block of lines for each row if the terminal is too narrow for its columns.
+
+    Before that, it does without columns that are spare.
+    """
     console = Console()
-    least = sum(column.least_width() + GAP_WIDTH for column in columns) - GAP_WIDTH
+    for name in spare:
+        if _least_width(columns) > console.width:
+            columns = [column for column in columns if column.name != name]
+    least = _least_width(columns)
     if least > console.width and console.width < NARROW:
         return _draw_blocks(console, title, columns)
     drawn = Table(title=Text(title) if title else None, title_justify="left", title_style="bold", box=None,
@@ -55,6 +61,10 @@ def draw_table(title: str, columns: Sequence[Column]) -> None:
     for texts in zip(*(column.texts for column in columns), strict=True):
         drawn.add_row(*(_styled(column.name, text) for column, text in zip(columns, texts, strict=True)))
     return console.print(drawn)
+
+
+def _least_width(columns: Sequence[Column]) -> int:
+    return sum(column.least_width() + GAP_WIDTH for column in columns) - GAP_WIDTH
 
 
 def draw_fields(fields: Sequence[tuple[str, str]]) -> None:

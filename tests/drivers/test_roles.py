@@ -78,6 +78,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "fellows",
         "find_alternates",
         "flush",
+        "flush_jobs",
         "forget_events",
         "give_variables",
         "gone",

@@ -130,6 +130,7 @@ def test_ls_cuts_long_arguments_marks_urgent_jobs_and_names_unusual_queues_r76()
         "urgent",
         "priority",
         "queued",
+        "end",
         "processed",
         "total",
         "host",
@@ -139,7 +140,7 @@ def test_ls_cuts_long_arguments_marks_urgent_jobs_and_names_unusual_queues_r76()
         "text",
     )
     for queue, shown in (("default", ()), (None, ()), ("mail", ("mail",))):
-        row = (1, None, "noop", queue, "queued", True, "b", NOON, 0, None, None, None, None, "x" * 60_000, None)
+        row = (1, None, "noop", queue, "queued", True, "b", NOON, None, 0, None, None, None, None, "x" * 60_000, None)
         brief_row = (1, "noop", *shown, "queued", "!b", NOON, 0, None, None, "x" * 47 + "…", None)
         assert brief(Table("", names, [row])).rows == [brief_row]
 
