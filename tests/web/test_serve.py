@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cli import dashboard
+import scheduler.cli.dashboard as dashboard
 from scheduler.cli.main import main
 from tests.cli_tools import DROVER, environment
 
