@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from scheduler.model.config import AUTO, AgentType, Host
 from scheduler.model.protocol import Item
 from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED
+from scheduler.policy.pace import MeanPace
 from scheduler.policy.rates import Rates
 from scheduler.policy.run_queue import RunQueue, RunQueues, Waiting
 
@@ -231,7 +232,7 @@ class Pool(Generic[JobT]):
     __slots__ = (
         "arriving", "blocked_since", "blocked_until", "coming", "enabled", "failed_starts", "finished", "free", "idle",
         "is_auto", "is_counted", "is_exec", "is_guarded", "kind", "lacks_connection", "looked_at", "marking",
-        "may_begin", "most_ahead", "name", "query_jobs", "queues", "rate", "rated_at", "reason", "rescued",
+        "may_begin", "most_ahead", "name", "pace", "query_jobs", "queues", "rate", "rated_at", "reason", "rescued",
         "rests_until", "row_bytes", "second_tries", "slots", "starving_since", "stops_jobs", "unread",
     )  # fmt: skip
 
@@ -257,6 +258,7 @@ class Pool(Generic[JobT]):
         self.rate = 0.0  # items a second
         self.row_bytes = 0.0  # of the parameter of a row that was claimed, on the average
         self.rated_at = 0.0
+        self.pace = MeanPace()
         self.looked_at = 0.0  # at its agents, for one that is slow
         self.rests_until = 0.0  # until when no lines are sent ahead, since an item was slow
         self.blocked_since = 0.0  # every slot is FAIL since then

@@ -152,7 +152,7 @@ def prefetch(state: State, slot: Slot, now: float) -> bytes:
     is_at_work = slot.job is not None and slot.wanted is KEEP and not slot.is_second_try
     if not (most and is_at_work and state.is_assigning and pool.may_begin):
         return b""
-    room = min(most - len(prefetched), _share(slot))
+    room = min(most, _share(slot)) - len(prefetched)
     if room <= 0 or (pool.is_auto and _has_slow_item(pool, now)):
         return b""
     size = sum([len(item.line) for _, item, _ in prefetched])
@@ -175,15 +175,12 @@ def prefetch(state: State, slot: Slot, now: float) -> bytes:
 
 
 def _share(slot: Slot) -> int:
-    """Return how many of the items that it could take one agent may have ahead, so that no other is idle because of it.
-
-    With a window of our own it is half as many: the last items of a job are spread more evenly.
-    """
+    """Return how many items one agent may have ahead at most, so that no other is idle because of it."""
     pool, host = slot.pool, slot.host.name
     rows = [job.waiting_for(host) for job in pool.query_jobs.values()]
     waiting = slot.any.singles + slot.bound.singles + sum(rows)
     spare = waiting - sum(map(len, pool.idle.values()))  # beyond what idle agents are about to get
-    return max(0, spare) // (2 * len(pool.slots) if pool.is_auto else len(pool.slots))
+    return max(0, spare) // len(pool.slots)
 
 
 def _has_slow_item(pool: Pool, now: float) -> bool:

@@ -210,7 +210,7 @@ class Slot:
         self.born = now
         self.about_job = job
         if self.pool.most_ahead:
-            self.prefetched, self.pace = deque(), Pace()
+            self.prefetched, self.pace = deque(), Pace(self.pool.pace)
         self.fire(s.CHOSEN, now)
 
     def process_began(self, pid: int, now: float) -> None:

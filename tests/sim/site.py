@@ -319,7 +319,8 @@ class Site:
 
     def _ok(self, slot: int, at: float) -> None:
         self._idle[slot] = at
-        if self.core.agent_output(slot, b"OK\n", self.now) is not None:
+        self.core.agent_output(slot, b"OK\n", self.now)
+        if self.core.state.slots.all[slot].job is not None:  # of a line that is sent now, or was sent ahead
             self._fed(slot)
 
 

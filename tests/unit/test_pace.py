@@ -1,4 +1,4 @@
-"""Window auto: an agent proves by its items that it is fast, and only then it gets lines ahead."""
+"""Window auto: an agent and its type prove by their items that they are fast, and only then it gets lines ahead."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ import pytest
 from scheduler.model import events as e
 from scheduler.model.config import MOST_LINES, AgentType, Host
 from scheduler.policy.core import Core
-from scheduler.policy.pace import AHEAD_S, FAST_S, FEW, MOST_CROWD, PROVEN, REST_S, SLOW_S, Pace
+from scheduler.policy.pace import AHEAD_S, FAST_S, FEW, MOST_CROWD, REST_S, SLOW_S, MeanPace, Pace
 from scheduler.policy.slots import Slot
 from tests.core_tools import claim, make_core, sent, turn
 from tests.unit.test_window import at_work, query
 
 ITEM_S = 0.0001
-MANY = 40  # items after which nothing more changes
+MANY = 100  # items after which nothing more changes
 
 
 class Bench:
@@ -46,7 +46,7 @@ def test_an_agent_that_proves_fast_gets_up_to_sixteen_lines() -> None:
     bench = Bench()
     (slot,) = bench.agents
     assert bench.lines[slot] == 1
-    bench.proves(slot, items=PROVEN - 1)
+    bench.proves(slot, items=1)
     assert bench.lines[slot] == 1
     bench.proves(slot)
     assert MOST_LINES // 2 <= bench.lines[slot] <= MOST_LINES
@@ -67,13 +67,24 @@ def test_an_agent_whose_items_take_longer_gets_one_line_at_a_time() -> None:
     assert bench.lines[slot] == 1
 
 
-def test_one_slow_item_ends_lines_ahead_at_once_until_as_many_are_fast() -> None:
+def test_an_agent_of_a_type_that_has_proved_fast_gets_lines_after_one_item_p7() -> None:
+    bench = Bench(slots=2, rows=100_000)
+    first, second = bench.agents
+    while bench.lines[first] == 1:
+        bench.says(first, after=ITEM_S)
+    assert bench.lines[second] == 1
+    bench.now = 0.0  # the second one is as fast
+    bench.says(second)
+    assert bench.lines[second] > 1
+
+
+def test_one_slow_item_ends_lines_ahead_at_once_until_many_of_its_type_are_fast() -> None:
     bench = Bench()
     (slot,) = bench.agents
     bench.proves(slot)
     while bench.lines[slot] > 1:
         bench.says(slot, after=SLOW_S)
-    bench.proves(slot, items=PROVEN - 1)
+    bench.proves(slot, items=10)
     assert bench.lines[slot] == 1
     bench.proves(slot)
     assert bench.lines[slot] > 1
@@ -133,15 +144,27 @@ def test_rows_for_other_hosts_are_no_part_of_the_share() -> None:
 
 
 def test_time_in_which_an_agent_has_nothing_to_do_is_not_counted() -> None:
-    pace = Pace()
-    now = 0.0
-    for items in range(60):
-        pace.look(items, now, now)
-        now += ITEM_S
-    pace.look(60, now, now)  # and is idle
-    pace.look(60, now + 100.0, now + 100.0)
-    pace.look(61, now + 100.0 + ITEM_S, now + 100.0 + ITEM_S)
-    assert pace.lines(1) == MOST_LINES - 1
+    pace = Pace(MeanPace())
+    pace.look(1, 0.0, ITEM_S)
+    pace.look(1, 100.0, 100.0)  # it is idle
+    pace.look(2, 100.0, 100.0 + ITEM_S)
+    assert pace.seconds == pytest.approx(ITEM_S)
+
+
+def test_an_item_in_hand_that_takes_longer_than_those_before_is_counted() -> None:
+    pace = Pace(MeanPace())
+    pace.look(1, 0.0, ITEM_S)
+    pace.look(1, ITEM_S, SLOW_S)
+    assert pace.seconds == pytest.approx(SLOW_S - ITEM_S)
+
+
+def test_the_mean_of_a_type_forgets_a_slow_item_bit_by_bit_however_long_it_took() -> None:
+    mean = MeanPace()
+    Pace(mean).look(1, 0.0, 1e6)
+    assert mean.seconds == SLOW_S
+    for _ in range(MANY):
+        Pace(mean).look(1, 0.0, ITEM_S)
+    assert mean.seconds < 2 * ITEM_S
 
 
 @pytest.mark.parametrize("db", ["statements", "sql"])
@@ -184,19 +207,18 @@ def test_death_of_a_fast_agent_costs_the_rows_ahead_of_it_nothing() -> None:
 
 @pytest.mark.parametrize(("slots", "most"), [(FEW, 1.0), (4 * FEW, 4.0), (100 * FEW, MOST_CROWD)])
 def test_items_of_a_crowd_may_take_as_much_longer_as_it_has_agents(slots: int, most: float) -> None:
-    pace = Pace()
     for seconds, is_fast in ((0.9 * most * FAST_S, True), (1.1 * most * FAST_S, False)):
-        for done in range(2 * PROVEN):
-            pace.look(done + 1, 0.0, (done + 1) * seconds)
+        pace = Pace(mean := MeanPace())
+        mean.seconds = ITEM_S
+        pace.look(1, 0.0, seconds)
         assert (pace.lines(slots) > 0) is is_fast
-        pace = Pace()
 
 
 def test_an_agent_that_asked_for_more_than_lines_gets_none_ahead_however_fast_it_is() -> None:
-    pace = Pace()
+    pace = Pace(mean := MeanPace())
+    mean.seconds = ITEM_S
     pace.stay()
-    for done in range(10 * PROVEN):
-        pace.look(done + 1, 0.0, (done + 1) * ITEM_S)
+    pace.look(10, 0.0, ITEM_S)
     assert pace.lines(1000) == 0
 
 
