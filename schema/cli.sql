@@ -357,6 +357,7 @@ select jq_pk as command, jq_args as words, jq_state = 'done' as ok, coalesce(jq_
 -- The scheduler of a queue, host or agent type is the owner of its group, if the lease has not run out.
 select queue_name as queue, queue_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
        queue_concurrency as concurrency, queue_reserved as reserved, queue_priority as priority, queue_paused as paused,
+       queue_max_length as max_length,
        count(jq_pk) filter (where jq_state = 'queued') as queued,
        count(jq_pk) filter (where jq_state in ('claimed', 'running')) as in_hand,
        nullif(queue_filter, '') as filter,

@@ -493,13 +493,13 @@ q as (
   insert into drover.queue as t
     (queue_name, queue_group, queue_concurrency, queue_concurrency_file, queue_paused, queue_paused_file,
      queue_reserved, queue_reserved_file, queue_priority, queue_priority_file, queue_filter, queue_route,
-     queue_route_file, queue_rate, queue_rate_file, queue_zone)
+     queue_route_file, queue_rate, queue_rate_file, queue_zone, queue_max_length, queue_max_length_file)
   select q.name, :group::text, q.concurrency, q.concurrency, q.paused, q.paused, q.reserved, q.reserved, q.priority,
          q.priority, q.filter, nullif(q.route, 'null'), nullif(q.route, 'null'), nullif(q.limits, 'null'),
-         nullif(q.limits, 'null'), coalesce(q.zone, 'UTC')
+         nullif(q.limits, 'null'), coalesce(q.zone, 'UTC'), nullif(q.max_length, 0), nullif(q.max_length, 0)
     from c, jsonb_to_recordset(j -> 'queues') as q(
            name text, concurrency integer, paused boolean, reserved integer, priority integer, filter text, route jsonb,
-           limits jsonb, zone text)
+           limits jsonb, zone text, max_length integer)
   on conflict (queue_name) do update
     set queue_concurrency = case when t.queue_concurrency_file is distinct from excluded.queue_concurrency_file
                                  then excluded.queue_concurrency else t.queue_concurrency end,
@@ -519,7 +519,10 @@ q as (
         queue_route_file = excluded.queue_route_file,
         queue_rate = case when t.queue_rate_file is distinct from excluded.queue_rate_file
                           then excluded.queue_rate else t.queue_rate end,
-        queue_rate_file = excluded.queue_rate_file, queue_zone = excluded.queue_zone, queue_present = true
+        queue_rate_file = excluded.queue_rate_file,
+        queue_max_length = case when t.queue_max_length_file is distinct from excluded.queue_max_length_file
+                                then excluded.queue_max_length else t.queue_max_length end,
+        queue_max_length_file = excluded.queue_max_length_file, queue_zone = excluded.queue_zone, queue_present = true
     where t.queue_group = :group::text
   returning queue_name),
 a as (
@@ -1475,10 +1478,12 @@ clash as (
 changed as (
   update drover.queue
      set queue_concurrency = coalesce(:concurrency::integer, queue_concurrency),
-         queue_priority = coalesce(:priority::integer, queue_priority)
+         queue_priority = coalesce(:priority::integer, queue_priority),
+         queue_max_length = nullif(coalesce(:length::integer, queue_max_length), 0)
    where queue_name = :queue::text and exists (select from lease) and not exists (select from clash)
   returning 'concurrency ' || coalesce(queue_concurrency::text, 'unlimited')
-            || ', priority ' || queue_priority as new_values)
+            || ', priority ' || queue_priority || coalesce(', at most ' || queue_max_length || ' waiting', '')
+            as new_values)
 select new_values is not null,
        coalesce('queue ' || :queue::text || ': ' || new_values,
                 (select 'queue ' || :queue::text || ': ' || :priority::integer || ' is the priority of queue ' || other
@@ -1702,6 +1707,10 @@ select dead, queued, seconds from drover.queue_deliveries(:group::text, :most::i
 -- Enter jobs of our group among the dead letters, as alternates, whose type no scheduler serves or whose queue does not
 -- exist, once each; `most` at most of those queued longest for a minute. They stay queued. Return how many.
 select drover.find_alternates(:group::text, :most::integer) where {{holds_lease}}
+
+-- name: find_alerts
+-- Tell subscriptions of the site what drover.impossible shows for half a minute, once each. Return how many were told.
+select drover.find_alerts(:most::integer) where {{holds_lease}}
 
 -- name: forget_events
 -- Remove a piece of the events that nobody needs any more; return where to go on, null at the end.

@@ -242,7 +242,8 @@ grant execute on function drover.flush(timestamptz, boolean, integer, text, bigi
 grant execute on function
   drover.has_subscriptions(), drover.record(bigint[], text[]), drover.record_ends(text),
   drover.agent_event(bigint, text), drover.bury(bigint[], text[]), drover.queue_deliveries(text, integer),
-  drover.find_alternates(text, integer), drover.forget_events(bigint, integer) to drover_scheduler;
+  drover.find_alternates(text, integer), drover.find_alerts(integer), drover.forget_events(bigint, integer)
+  to drover_scheduler;
 -- Queues what schedules ask for, once for each of their times.
 grant execute on function
   drover.start_schedule(text, timestamptz, timestamptz, timestamptz, text, timestamptz[]),

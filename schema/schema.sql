@@ -559,6 +559,7 @@ CREATE TABLE drover.jobqueue (
     jq_resubmit_of bigint,
     jq_first_start timestamp with time zone,
     jq_attempt_start timestamp with time zone,
+    jq_blocked_count integer,
     CONSTRAINT jobqueue_jq_max_interruptions_check CHECK ((jq_max_interruptions >= 0)),
     CONSTRAINT jobqueue_jq_priority_check CHECK (((jq_priority = 'n'::text) OR (jq_priority ~ '^[A-Za-z0-9]{1,16}$'::text))),
     CONSTRAINT jobqueue_jq_retries_check CHECK ((jq_retries >= '-1'::integer)),
@@ -610,6 +611,7 @@ begin
   on conflict (blocked_jq_fk) do update
     set blocked_recovery = excluded.blocked_recovery, blocked_since = now(), blocked_queue = excluded.blocked_queue,
         blocked_rank = excluded.blocked_rank, blocked_queued = excluded.blocked_queued;
+  update jobqueue set jq_blocked_count = coalesce(jq_blocked_count, 0) + 1 where jq_pk = job.jq_pk;
   perform drover.notify('drover_recovery', '');
 end $$;
 
@@ -738,6 +740,38 @@ begin
   end if;
   return made;
 end $_$;
+
+CREATE FUNCTION drover.find_alerts(most integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  one  record;
+  made integer := 0;
+begin
+  if not exists (select from drover.subscribers('alert', null, null, null)) then
+    delete from alert;
+    return 0;
+  end if;
+  for one in
+    with found as materialized (
+      select rule, coalesce(jq_pk, 0) as job, min(what) as what, min(next) as next
+        from impossible group by 1, 2 order by 1, 2 limit most),
+    over as (delete from alert where (alert_rule, alert_jq_fk) not in (select rule, job from found)),
+    seen as (
+      insert into alert as a (alert_rule, alert_jq_fk) select rule, job from found
+      on conflict (alert_rule, alert_jq_fk) do update set alert_is_told = true
+        where not a.alert_is_told and a.alert_since <= now() - interval '30 seconds'
+      returning *)
+    select job, what, next from seen join found on rule = alert_rule and job = alert_jq_fk
+     where alert_is_told order by rule, job
+  loop
+    perform drover.tell_site('alert', coalesce('job ' || nullif(one.job, 0), 'schedules') || ' ' || one.what
+                                      || ': ' || replace(one.next, 'JOB', one.job::text));
+    made := made + 1;
+  end loop;
+  return made;
+end $$;
 
 CREATE FUNCTION drover.find_alternates(of_group text, most integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
@@ -941,20 +975,26 @@ CREATE FUNCTION drover.install_routes() RETURNS text
     AS $$
 declare
   body text;
-  is_on boolean;
+  one  record;
 begin
   perform pg_advisory_xact_lock(hashtextextended('drover.install_routes', 0));
   body := drover.routes();
   execute format('create or replace function drover.route(job drover.jobqueue, above drover.job, home text) '
                  'returns text language sql stable as %L', coalesce(body, 'select null::text'));
   perform drover.route(null, null, null);
-  select tgenabled <> 'D' into is_on from pg_catalog.pg_trigger
-   where tgrelid = 'drover.jobqueue'::regclass and tgname = 'jobqueue_route';
-  if body is not null and not is_on then
-    alter table drover.jobqueue enable trigger jobqueue_route;
-  elsif body is null and is_on then
-    alter table drover.jobqueue disable trigger jobqueue_route;
-  end if;
+  for one in
+    select tgname as name, tgenabled <> 'D' as is_on, is_wanted
+      from pg_catalog.pg_trigger
+      join (values ('jobqueue_route', body is not null),
+                   ('jobqueue_queue_limit', exists (select from queue where queue_max_length is not null)))
+           as w(name, is_wanted) on w.name = tgname
+     where tgrelid = 'drover.jobqueue'::regclass
+  loop
+    if one.is_wanted <> one.is_on then
+      execute format('alter table drover.jobqueue %s trigger %I',
+                     case when one.is_wanted then 'enable' else 'disable' end, one.name);
+    end if;
+  end loop;
   return null;
 exception when others then
   return sqlerrm;
@@ -1009,8 +1049,10 @@ begin
   body := drover.routes();
   return (select prosrc is distinct from coalesce(body, 'select null::text') from pg_catalog.pg_proc
            where oid = 'drover.route(drover.jobqueue, drover.job, text)'::regprocedure)
-      or (select (tgenabled = 'D') <> (body is null) from pg_catalog.pg_trigger
-           where tgrelid = 'drover.jobqueue'::regclass and tgname = 'jobqueue_route');
+      or (select bool_or((tgenabled = 'D') = case tgname when 'jobqueue_route' then body is not null
+                           else exists (select from queue where queue_max_length is not null) end)
+            from pg_catalog.pg_trigger
+           where tgrelid = 'drover.jobqueue'::regclass and tgname in ('jobqueue_route', 'jobqueue_queue_limit'));
 exception when others then
   return true;
 end $$;
@@ -1083,7 +1125,7 @@ CREATE FUNCTION drover.job_resubmit(pk bigint) RETURNS bigint
     SET search_path TO 'drover', 'pg_temp'
     AS $_$
 declare
-  old     drover.jobqueue;
+  old     record;
   columns jsonb;
   again   bigint;
 begin
@@ -1097,11 +1139,14 @@ begin
   elsif old.jq_endtime is null then
     raise exception 'job % has not ended: it is %', pk, old.jq_state using errcode = 'check_violation';
   end if;
-  select jsonb_object_agg(key, value) || jsonb_build_object('jq_resubmit_of', pk) into columns from jsonb_each(to_jsonb(old))
+  select jsonb_object_agg(key, value) || jsonb_build_object('jq_resubmit_of', pk) into columns
+    from jsonb_each(to_jsonb(old))
    where value not in ('null', 'false')
-     and key = any ('{jq_job_fk,jq_type,jq_args,jq_variables,jq_msq,jq_runonpfile,jq_host,jq_key,jq_tolerate,jq_repeat,jq_queue,
-           jq_urgent,jq_priority,jq_max_interruptions,jq_retries,jq_timeout,jq_unique_key,jq_delete,jq_mode}'::text[]);
-  execute format('insert into drover.jobqueue (%1$s) select %1$s from jsonb_populate_record(null::drover.jobqueue, $1) returning jq_pk',
+     and key = any ('{jq_job_fk,jq_type,jq_args,jq_variables,jq_msq,jq_runonpfile,jq_host,jq_key,jq_tolerate,jq_repeat,
+           jq_queue,jq_urgent,jq_priority,jq_max_interruptions,jq_retries,jq_timeout,jq_unique_key,jq_delete,
+           jq_mode}'::text[]);
+  execute format('insert into drover.jobqueue (%1$s) select %1$s '
+                 'from jsonb_populate_record(null::drover.jobqueue, $1) returning jq_pk',
                  (select string_agg(quote_ident(key), ', ') from jsonb_object_keys(columns) as key))
     into again using columns;
   return again;
@@ -1287,6 +1332,32 @@ begin
           octet_length(new.jq_runonpfile), octet_length(new.jq_key)])
     where new.jq_type <> 'cleanup';
   return new;
+end $$;
+
+CREATE FUNCTION drover.limit_queues() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  one     record;
+  waiting bigint;
+begin
+  for one in
+    select distinct queue_name as name, queue_max_length as most
+      from queue join arrived on jq_queue = queue_name
+     where queue_max_length is not null and jq_type not in ('command', 'cleanup', 'notify')
+       and coalesce(jq_unique_key not like 'drover.tester.%', true)
+     order by queue_name
+  loop
+    perform pg_advisory_xact_lock(hashtextextended('drover.limit_queues ' || one.name, 0));
+    waiting := drover.waiting_in(one.name, one.most + 1);
+    if waiting > one.most then
+      raise exception 'queue % is full: at most % jobs may wait in it', one.name, one.most
+        using errcode = 'check_violation',
+              hint = 'Try again when some have started, or have an operator raise it: drover queue length.';
+    end if;
+  end loop;
+  return null;
 end $$;
 
 CREATE FUNCTION drover.limit_tenant() RETURNS trigger
@@ -2135,14 +2206,16 @@ CREATE FUNCTION drover.refuse_long(columns text[], bytes integer[]) RETURNS void
 declare
   wrong record;
 begin
-  select name, size, coalesce(limit_bytes, 2000) as most, limit_bytes is not null as is_set into wrong
+  select name, size, coalesce(limit_bytes, 2000) as most, coalesce(limit_bytes, 2000) > 2000 as is_data into wrong
     from unnest(columns, bytes) as u(name, size) left join size_limit on limit_column = name
    where size > coalesce(limit_bytes, 2000) limit 1;
-  if wrong.is_set then
-    raise exception '% has % bytes, and % are let in: put them in a file or a table and name that, or ask an operator to raise drover.size_limit',
-      wrong.name, wrong.size, wrong.most using errcode = 'check_violation';
+  if wrong.is_data then
+    raise exception '% has % bytes, and % are let in: %', wrong.name, wrong.size, wrong.most,
+      'put them in a file or a table and name that, or ask an operator to raise drover.size_limit'
+      using errcode = 'check_violation';
   elsif found then
-    raise exception '% has % bytes, and % are let in: choose a shorter one', wrong.name, wrong.size, wrong.most using errcode = 'check_violation';
+    raise exception '% has % bytes, and % are let in: choose a shorter one', wrong.name, wrong.size, wrong.most
+      using errcode = 'check_violation';
   end if;
 end $$;
 
@@ -2588,7 +2661,8 @@ CREATE TABLE drover.subscription (
     sub_most integer,
     sub_created timestamp with time zone DEFAULT now() NOT NULL,
     sub_expires timestamp with time zone,
-    CONSTRAINT subscription_sub_kind_check CHECK ((sub_kind = ANY (ARRAY['all'::text, 'status'::text, 'error'::text, 'subscription'::text, 'share'::text, 'user'::text, 'alternate'::text, 'dead'::text]))),
+    CONSTRAINT alerts_are_of_the_site CHECK (((sub_kind <> 'alert'::text) OR (sub_scope = 'site'::text))),
+    CONSTRAINT subscription_sub_kind_check CHECK ((sub_kind = ANY (ARRAY['all'::text, 'status'::text, 'error'::text, 'subscription'::text, 'share'::text, 'user'::text, 'alternate'::text, 'dead'::text, 'alert'::text]))),
     CONSTRAINT subscription_sub_most_check CHECK ((sub_most > 0)),
     CONSTRAINT subscription_sub_of_check CHECK ((length(sub_of) <= 2000)),
     CONSTRAINT subscription_sub_scope_check CHECK ((sub_scope = ANY (ARRAY['job'::text, 'owner'::text, 'tenant'::text, 'site'::text]))),
@@ -2599,7 +2673,7 @@ CREATE FUNCTION drover.subscribers(kind text, job bigint, owner name, tenant tex
     LANGUAGE sql STABLE
     AS $$
   select * from drover.subscription
-   where sub_key = any (case when kind in ('alternate', 'dead') then array['site:']
+   where sub_key = any (case when kind in ('alternate', 'dead', 'alert') then array['site:']
                              else array['job:' || job, 'owner:' || owner, 'tenant:' || tenant, 'site:'] end)
      and sub_kind in ('all', kind) and sub_enabled and (sub_expires is null or sub_expires > now())
 $$;
@@ -2665,6 +2739,20 @@ begin
   end if;
   return false;
 end $$;
+
+CREATE FUNCTION drover.waiting_in(queue_name text, most integer) RETURNS bigint
+    LANGUAGE sql STABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  with recursive place as (  -- each type that has waiting jobs
+    (select claim_type as type from claimable order by claim_type limit 1)
+     union all
+    select n.claim_type from place cross join lateral (
+      select claim_type from claimable where claim_type > type order by claim_type limit 1) n)
+  select coalesce(sum(size), 0)
+    from (select coalesce(cardinality(claim_jobs), 1) as size
+            from place join claimable on claim_type = type and claim_queue = queue_name limit most) tokens
+$$;
 
 CREATE FUNCTION drover.wake() RETURNS trigger
     LANGUAGE plpgsql
@@ -2746,6 +2834,13 @@ CREATE FUNCTION drover.word(words text, n integer) RETURNS text
 '::text), '[ 	
 
 ]+'::text))[n];
+
+CREATE TABLE drover.alert (
+    alert_rule text NOT NULL,
+    alert_jq_fk bigint NOT NULL,
+    alert_since timestamp with time zone DEFAULT now() NOT NULL,
+    alert_is_told boolean DEFAULT false NOT NULL
+);
 
 CREATE TABLE drover.attempt_kept (
     att_jq_fk bigint NOT NULL,
@@ -2960,7 +3055,8 @@ CREATE VIEW drover.jobs AS
     j.jq_resubmit_of,
     j.jq_first_start,
     j.jq_attempt_start,
-    drover.end_code(j.jq_state, j.jq_type, j.jq_end_bits, j.jq_endtext, j.jq_exitcode, j.jq_signal) AS jq_end_code
+    drover.end_code(j.jq_state, j.jq_type, j.jq_end_bits, j.jq_endtext, j.jq_exitcode, j.jq_signal) AS jq_end_code,
+    COALESCE(j.jq_blocked_count, 0) AS jq_blocked_count
    FROM (drover.jobqueue j
      LEFT JOIN drover.recorded r ON ((r.jq_pk = j.jq_pk)));
 
@@ -3074,7 +3170,7 @@ CREATE TABLE drover.event (
     ev_owner name,
     ev_tenant text,
     ev_is_final boolean DEFAULT false NOT NULL,
-    CONSTRAINT event_ev_kind_check CHECK ((ev_kind = ANY (ARRAY['status'::text, 'error'::text, 'subscription'::text, 'share'::text, 'user'::text, 'alternate'::text, 'dead'::text]))),
+    CONSTRAINT event_ev_kind_check CHECK ((ev_kind = ANY (ARRAY['status'::text, 'error'::text, 'subscription'::text, 'share'::text, 'user'::text, 'alternate'::text, 'dead'::text, 'alert'::text]))),
     CONSTRAINT event_ev_text_check CHECK ((length(ev_text) <= 16384))
 );
 
@@ -3105,7 +3201,10 @@ CREATE TABLE drover.queue (
     queue_zone text DEFAULT 'UTC'::text NOT NULL,
     queue_route_file jsonb,
     queue_rate_file jsonb,
+    queue_max_length integer,
+    queue_max_length_file integer,
     CONSTRAINT queue_queue_concurrency_check CHECK ((queue_concurrency > 0)),
+    CONSTRAINT queue_queue_max_length_check CHECK ((queue_max_length > 0)),
     CONSTRAINT queue_queue_name_check CHECK (((length(queue_name) >= 1) AND (length(queue_name) <= 64))),
     CONSTRAINT queue_queue_reserved_check CHECK ((queue_reserved >= 0))
 );
@@ -3473,7 +3572,8 @@ CREATE VIEW drover.jobs_masked AS
     jobs.jq_submitter,
     jobs.jq_done_host,
     jobs.jq_done_pid,
-    jobs.jq_end_code
+    jobs.jq_end_code,
+    jobs.jq_blocked_count
    FROM drover.jobs;
 
 CREATE TABLE drover.log (
@@ -3704,7 +3804,8 @@ CREATE VIEW drover.my_jobs WITH (security_barrier='true') AS
     jobs.jq_resubmit_of,
     jobs.jq_first_start,
     jobs.jq_attempt_start,
-    jobs.jq_end_code
+    jobs.jq_end_code,
+    jobs.jq_blocked_count
    FROM drover.jobs
   WHERE (jobs.jq_submitter = SESSION_USER)
   ORDER BY jobs.jq_pk DESC;
@@ -4048,7 +4149,8 @@ CREATE VIEW drover.our_jobs WITH (security_barrier='true') AS
     jobs.jq_resubmit_of,
     jobs.jq_first_start,
     jobs.jq_attempt_start,
-    jobs.jq_end_code
+    jobs.jq_end_code,
+    jobs.jq_blocked_count
    FROM drover.jobs
   WHERE ((jobs.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])) OR (jobs.jq_pk = ANY (( SELECT drover.shared_jobs() AS shared_jobs)::bigint[])))
   ORDER BY jobs.jq_pk DESC;
@@ -4176,7 +4278,11 @@ CREATE TABLE drover.share (
 CREATE TABLE drover.size_limit (
     limit_column text NOT NULL,
     limit_bytes integer NOT NULL,
-    CONSTRAINT size_limit_limit_bytes_check CHECK (((limit_bytes >= 65536) AND (limit_bytes <= 16777216)))
+    CONSTRAINT size_limit_limit_bytes_check CHECK (
+CASE
+    WHEN (limit_column = ANY (ARRAY['jq_args'::text, 'jq_variables'::text, 'job_data'::text])) THEN ((limit_bytes >= 65536) AND (limit_bytes <= 16777216))
+    ELSE ((limit_bytes >= 64) AND (limit_bytes <= 2000))
+END)
 );
 
 CREATE TABLE drover.subscription_key (
@@ -4235,6 +4341,9 @@ CREATE VIEW drover.why_masked AS
 
 ALTER TABLE ONLY drover.agent
     ADD CONSTRAINT agent_pkey PRIMARY KEY (agent_group, agent_type);
+
+ALTER TABLE ONLY drover.alert
+    ADD CONSTRAINT alert_pkey PRIMARY KEY (alert_rule, alert_jq_fk);
 
 ALTER TABLE ONLY drover.attempt_kept
     ADD CONSTRAINT attempt_kept_pkey PRIMARY KEY (att_jq_fk, att_attempt);
@@ -4401,7 +4510,7 @@ CREATE INDEX subscription_about ON drover.subscription USING btree (sub_key);
 
 CREATE TRIGGER job_keep_group AFTER DELETE ON drover.job FOR EACH ROW EXECUTE FUNCTION drover.keep_group();
 
-CREATE TRIGGER job_limit BEFORE INSERT ON drover.job FOR EACH ROW WHEN (((octet_length(new.job_name) > 2000) OR (octet_length(new.job_tenant) > 2000) OR (new.job_data IS NOT NULL))) EXECUTE FUNCTION drover.limit_group();
+CREATE TRIGGER job_limit BEFORE INSERT ON drover.job FOR EACH ROW WHEN (((octet_length(new.job_name) > 64) OR (octet_length(new.job_tenant) > 64) OR (new.job_data IS NOT NULL))) EXECUTE FUNCTION drover.limit_group();
 
 CREATE TRIGGER job_tenant_is_own BEFORE INSERT ON drover.job FOR EACH ROW WHEN (((new.job_tenant IS NOT NULL) AND (octet_length(new.job_tenant) < 64))) EXECUTE FUNCTION drover.limit_group_tenant();
 
@@ -4421,7 +4530,7 @@ ALTER TABLE drover.jobqueue DISABLE TRIGGER jobqueue_give_variables;
 
 CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL))) EXECUTE FUNCTION drover.gone();
 
-CREATE TRIGGER jobqueue_limit BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((octet_length(new.jq_args) > 65536) OR (pg_column_size(new.jq_variables) > 65536) OR (octet_length((new.jq_variables)::text) > 65536) OR (octet_length(new.jq_name) > 2000) OR (octet_length(new.jq_unique_key) > 2000) OR (octet_length(new.jq_runonpfile) > 2000) OR (octet_length(new.jq_key) > 2000))) EXECUTE FUNCTION drover.limit_job();
+CREATE TRIGGER jobqueue_limit BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((octet_length(new.jq_args) > 65536) OR (pg_column_size(new.jq_variables) > 65536) OR (octet_length((new.jq_variables)::text) > 65536) OR (octet_length(new.jq_name) > 64) OR (octet_length(new.jq_unique_key) > 2000) OR (octet_length(new.jq_runonpfile) > 2000) OR (octet_length(new.jq_key) > 2000))) EXECUTE FUNCTION drover.limit_job();
 
 CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state)) AND (new.jq_attempt > old.jq_attempt) AND (new.jq_type <> 'command'::text)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))))))) EXECUTE FUNCTION drover.moved();
 
@@ -4436,6 +4545,10 @@ CREATE TRIGGER jobqueue_prepare BEFORE INSERT ON drover.jobqueue FOR EACH ROW WH
 CREATE TRIGGER jobqueue_prepare_cleanup BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_delete IS NOT NULL) OR (new.jq_type = 'cleanup'::text))) EXECUTE FUNCTION drover.prepare_cleanup();
 
 CREATE TRIGGER jobqueue_prepare_command BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN ((new.jq_type = 'command'::text)) EXECUTE FUNCTION drover.prepare_command();
+
+CREATE TRIGGER jobqueue_queue_limit AFTER INSERT ON drover.jobqueue REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION drover.limit_queues();
+
+ALTER TABLE drover.jobqueue DISABLE TRIGGER jobqueue_queue_limit;
 
 CREATE TRIGGER jobqueue_route BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_type <> ALL (ARRAY['command'::text, 'cleanup'::text])) AND ((new.jq_queue = 'default'::text) OR (new.jq_host IS NOT NULL)))) EXECUTE FUNCTION drover.route_job();
 

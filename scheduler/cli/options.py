@@ -150,7 +150,7 @@ MANY: Final = (  # of a command that takes filters in place of jobs
     _argument("--dry-run", "print which jobs these are, and do nothing"),
 )
 BY_FILTER: Final = ("retry", "cancel", "flush")
-EVENT_KINDS: Final = ("all", "status", "error", "subscription", "share", "user", "alternate", "dead")
+EVENT_KINDS: Final = ("all", "status", "error", "subscription", "share", "user", "alternate", "dead", "alert")
 SUBSCRIPTIONS: Final = {"type": number(1, 2**63 - 1)}
 SCHEDULE_ACTIONS: Final = ("list", "add", "run", "enable", "disable", "remove", "next")
 

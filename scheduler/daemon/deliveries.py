@@ -33,9 +33,12 @@ class Deliveries:
         return None if seconds is None else float(seconds)
 
     def tidy(self, ask: Ask) -> Steps[None]:
-        """Enter jobs that nobody takes among the dead letters, and remove a piece of the events that are over."""
+        """Enter jobs that nobody takes among the dead letters, tell what cannot be, and remove events that are over."""
         ((found,),) = (yield from ask("find_alternates", most=MOST)) or [(None,)]
         if found not in (None, b"0"):
             log_line("warning", f"jobs that no scheduler takes: {text_of(found)} more; see drover events --dead")
+        ((found,),) = (yield from ask("find_alerts", most=MOST)) or [(None,)]
+        if found not in (None, b"0"):
+            log_line("warning", f"jobs that cannot be as they are: {text_of(found)} more; see drover status")
         ((place,),) = yield from ask("forget_events", beyond=self._beyond, most=PIECE)
         self._beyond = int(place or 0)

@@ -279,6 +279,7 @@ class Queue:
     priority: int = field(default=0, validator=PRIORITY)
     filter: str = field(default="", validator=_check_queue_filter)
     zone: str = field(default="UTC", validator=GIVEN)
+    max_length: int = field(default=0, validator=COUNT_OR_NONE)
     rate: int = field(default=0, validator=RATE)
     rate_each: int = field(default=0, validator=RATE)
     rate_by: str = field(default="", validator=_matches(RATE_BY, RATE_BY_RULE))

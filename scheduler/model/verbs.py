@@ -97,6 +97,7 @@ _ENTRIES: Final = (
     Verb("remove-queue", ANY, "QUEUE", "remove a queue that is empty", "remove_queue", "queue remove"),
     Verb("set-concurrency", ANY, "QUEUE CONCURRENCY", "let so many jobs of a queue run", "set_queue", "queue set"),
     Verb("set-queue-priority", ANY, "QUEUE PRIORITY", "put a queue before others", "set_queue", "queue priority"),
+    Verb("set-max-length", ANY, "QUEUE LENGTH", "let so many jobs wait in a queue", "set_queue", "queue length"),
     Verb(
         "set-filter", ANY, "QUEUE [EXPRESSION...]", "choose the jobs that go to a queue", "set_filter", "queue filter"
     ),
@@ -204,6 +205,7 @@ _NUMBERS: Final = {  # least, most, and what to say of others
     "max": (-1, LARGEST_NUMBER, "a maximum is a number, -1 for none"),
     "urgent": (0, LARGEST_NUMBER, "the number for urgent jobs is at least 0"),
     "concurrency": (1, LARGEST_NUMBER, "a concurrency is a number from 1"),
+    "length": (0, LARGEST_NUMBER, "a length is a number, 0 for any"),
     "priority": (-LARGEST_NUMBER, LARGEST_NUMBER, "a priority is a number"),
 }
 

@@ -7,6 +7,7 @@ A plain success of one parameter is an `End` and goes with the next claim; every
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from scheduler.model.config import AgentType, Scheduler
@@ -37,6 +38,8 @@ from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
 FAILURE_LINE: Final = 8192  # characters kept of the line of an item that failed: there may be many
+MOST_TEXT: Final = 16_384  # characters of jq_endtext; of a longer one so many are kept:
+KEPT_TEXT: Final = 16_300
 ALL_DONE: Final = "all data processed"
 NO_DATA: Final = "no data"
 MOST_DOUBLINGS: Final = 60  # of the wait before a retry; beyond 1023 it would be no number
@@ -186,7 +189,7 @@ def conclude(state: State, job: Job, now: float) -> None:
         state.outbox.end(row)
         ended, text = DONE, ALL_DONE
     else:
-        state.outbox.save(row, () if job.query is None else job.query.failures)
+        state.outbox.save(_shortened(row), () if job.query is None else job.query.failures)
         ended, text = row.state, row.text or ""
         if row.outcome in ("failed", "retry", "blocked") and not text.startswith(BLOCKED_BY):
             if row.text != job.logged:
@@ -197,6 +200,13 @@ def conclude(state: State, job: Job, now: float) -> None:
             state.log_job(job, "WARNING", f"interrupted: {row.text}; queued again, {count}")
     if state.reports_ends and ended in TERMINAL:
         state.emit(JobEnded(job.pk, job.pool.name, ended, text))
+
+
+def _shortened(row: SaveRow) -> SaveRow:
+    """Return a row with its text as jq_endtext holds it: a long one is cut, and says so. The log has it whole."""
+    if row.text is None or len(row.text) <= MOST_TEXT:
+        return row
+    return replace(row, text=f"{row.text[:KEPT_TEXT]} [cut: {len(row.text)} characters]")
 
 
 def forget(state: State, job: Job, now: float) -> None:

@@ -82,7 +82,8 @@ CHANGES: Final[dict[str, dict[str, object]]] = {
         "name": "alpha", "enabled": False, "most": 1, "urgent": 0, "types": "x", "queues": [], "priorities": "x",
         "letters": "x",
     },
-    "set_type": {"name": "a", "enabled": False}, "set_queue": {"queue": "default", "concurrency": 1, "priority": 1},
+    "set_type": {"name": "a", "enabled": False},
+    "set_queue": {"queue": "default", "concurrency": 1, "priority": 1, "length": 1},
     "pause_queues": {"names": [], "paused": True}, "add_queue": {"name": "new", "concurrency": None},
     "remove_queue": {"name": "old"},
 }  # fmt: skip

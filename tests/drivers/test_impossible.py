@@ -130,3 +130,64 @@ def test_a_condition_whose_check_is_overdue_is_told_t119(active: psycopg.Connect
     set_columns(active, job, BLOCK)
     active.execute("update drover.recovery set recovery_next = now() - interval '1 hour'")
     assert fetch_all(active, FOUND) == [("unchecked condition", job)]
+
+
+# ---- alerts
+
+
+@pytest.fixture
+def alerted(active: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+    """Return a connection to a database with a subscription of the site to alerts."""
+    active.execute("select drover.subscribe('alert', is_site => true)")
+    return active
+
+
+def look(queue: psycopg.Connection[Any], *, later: bool = False) -> int:
+    """Look for alerts, or half a minute later; return how many were told."""
+    if later:
+        queue.execute("update drover.alert set alert_since = alert_since - interval '30 seconds'")
+    return int(fetch_all(queue, "select drover.find_alerts(100)")[0][0])
+
+
+def test_what_stays_impossible_is_an_event_of_the_site_once_t119(alerted: psycopg.Connection[Any]) -> None:
+    job = add_job(alerted)
+    alerted.execute("delete from drover.claimable")
+    assert [look(alerted), look(alerted), look(alerted, later=True), look(alerted, later=True)] == [0, 0, 1, 0]
+    told = f"job {job} is queued, and no claim can find it: drover hold {job}, then drover release {job}"
+    assert fetch_all(alerted, "select ev_kind, ev_text from drover.event") == [("alert", told)]
+    assert fetch_all(alerted, "select log_type, log_message from drover.log") == [("ALERT", told)]
+
+
+def test_what_was_impossible_for_a_moment_is_no_alert_t119(alerted: psycopg.Connection[Any]) -> None:
+    job = add_job(alerted)
+    claimable = fetch_all(alerted, "delete from drover.claimable returning claim_first")
+    looks = [look(alerted)]
+    set_columns(alerted, job, "jq_state = 'held'")
+    looks.append(look(alerted, later=True))
+    assert claimable == [(job,)]
+    assert looks == [0, 0]
+    assert fetch_all(alerted, "select * from drover.alert") == []
+
+
+def test_what_is_impossible_again_is_told_again_t119(alerted: psycopg.Connection[Any]) -> None:
+    job = add_job(alerted)
+    alerted.execute("delete from drover.claimable")
+    looks = [look(alerted), look(alerted, later=True)]
+    set_columns(alerted, job, "jq_state = 'held'")
+    looks.append(look(alerted))
+    set_columns(alerted, job, "jq_state = 'queued'")
+    alerted.execute("delete from drover.claimable")
+    assert [*looks, look(alerted), look(alerted, later=True)] == [0, 1, 0, 0, 1]
+
+
+def test_without_a_subscription_nobody_looks_for_alerts_t119(active: psycopg.Connection[Any]) -> None:
+    add_job(active)
+    active.execute("delete from drover.claimable")
+    assert [look(active), look(active, later=True)] == [0, 0]
+    assert fetch_all(active, "select * from drover.alert") == []
+
+
+def test_a_subscription_of_a_job_to_alerts_is_refused_t119(active: psycopg.Connection[Any]) -> None:
+    job = add_job(active)
+    with pytest.raises(psycopg.errors.CheckViolation, match="alerts_are_of_the_site"):
+        active.execute("select drover.subscribe('alert', job => %s)", (job,))

@@ -20,7 +20,7 @@ HOST: Final[dict[str, Any]] = {
 }  # fmt: skip
 QUEUE: Final[dict[str, Any]] = {
     "name": "slow", "concurrency": None, "paused": False, "reserved": 0, "priority": 0, "filter": None,
-    "route": None, "limits": None, "zone": "UTC",
+    "route": None, "limits": None, "zone": "UTC", "max_length": 0,
 }  # fmt: skip
 AGENT: Final[dict[str, Any]] = {
     "type": "sha", "enabled": True, "kind": "line", "submitters": ["*"], "cwd": "", "fair": False, "revision": None,
@@ -38,6 +38,7 @@ CHANGEABLE: Final = [
     ("queues", "reserved", "queue.queue_reserved", 0, 1, 2),
     ("queues", "priority", "queue.queue_priority", 0, 1, 2),
     ("queues", "route", "queue.queue_route", None, {"text": "urgent"}, {"text": "sql"}),
+    ("queues", "max_length", "queue.queue_max_length", 4, 5, 6),
     ("queues", "limits", "queue.queue_rate", {"rate": 1}, None, {"rate": 2}),
     ("agents", "enabled", "agent.agent_enabled", True, False, False),
 ]

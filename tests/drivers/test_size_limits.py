@@ -96,6 +96,30 @@ def test_operator_raises_a_limit_and_a_front_end_reads_it(login: Login) -> None:
     assert ui.execute(query).fetchone() == (2_000_000,)
 
 
+@pytest.mark.parametrize(
+    ("column", "statement"),
+    [
+        ("jq_name", "insert into drover.jobqueue (jq_type, jq_name) values ('noop', 'noop.' || repeat('x', {} - 5))"),
+        ("job_name", "insert into drover.job (job_name) values (repeat('x', {}))"),
+    ],
+)
+def test_operator_lets_in_names_of_64_bytes_and_no_more_t117(login: Login, column: str, statement: str) -> None:
+    ui = login("drover_frontend")
+    ui.execute(statement.format(65).encode())
+    login("drover_operator").execute("update drover.size_limit set limit_bytes = 64 where limit_column = %s", (column,))
+    ui.execute(statement.format(64).encode())
+    with pytest.raises(CheckViolation, match=f"{column} has 66 bytes, and 64 are let in: choose a shorter one"):
+        ui.execute(statement.format(66).encode())
+
+
+@pytest.mark.parametrize("size", [63, 2001])
+def test_limit_of_names_has_bounds_t117(login: Login, size: int) -> None:
+    with pytest.raises(CheckViolation):
+        login("drover_operator").execute(
+            f"update drover.size_limit set limit_bytes = {size} where limit_column = 'jq_name'".encode()
+        )
+
+
 def test_front_end_raises_no_limit(login: Login) -> None:
     with pytest.raises(InsufficientPrivilege):
         login("drover_frontend").execute("update drover.size_limit set limit_bytes = 2000000")
@@ -104,13 +128,15 @@ def test_front_end_raises_no_limit(login: Login) -> None:
 @pytest.mark.parametrize("size", [65535, 16777217])
 def test_limit_beyond_what_can_be_enforced_is_refused(login: Login, size: int) -> None:
     with pytest.raises(CheckViolation):
-        login("drover_operator").execute(f"update drover.size_limit set limit_bytes = {size}".encode())
+        login("drover_operator").execute(
+            f"update drover.size_limit set limit_bytes = {size} where limit_column = 'jq_args'".encode()
+        )
 
 
 def test_clean_up_has_the_limit_of_the_list_of_files_alone(database_with_roles: str) -> None:
     """It comes with the end of a job, which may not fail."""
     with psycopg.connect(database_with_roles, autocommit=True) as owner:
-        owner.execute("update drover.size_limit set limit_bytes = 65536")
+        owner.execute("update drover.size_limit set limit_bytes = 65536 where limit_column like '%args'")
         owner.execute("insert into drover.jobqueue (jq_type, jq_delete) values ('noop', array[repeat('x', 100000)])")
         owner.execute(
             "update drover.jobqueue set jq_state = 'claimed', jq_owner = gen_random_uuid(), jq_starttime = now()"

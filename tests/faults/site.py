@@ -75,7 +75,7 @@ select application_name, state, wait_event_type, wait_event, left(query, 60) fro
 """
 SUSPECTED = "update drover.jobqueue set jq_rescued = 3, jq_state = 'queued' where jq_pk = %s"
 QUEUE_COMMANDS = ("add-queue q 2", "pause q", "poll q", "continue q", "set-concurrency q 3",
-    "set-filter q type = 'nothing'", "set-rate q rate=9", "remove-queue q",
+    "set-filter q type = 'nothing'", "set-rate q rate=9", "set-max-length q 9", "remove-queue q",
 )  # fmt: skip
 SCHEDULE = """
 insert into drover.schedule (schedule_name, schedule_every, schedule_job, schedule_next)

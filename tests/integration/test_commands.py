@@ -421,7 +421,7 @@ def test_many_commands_over_one_connection_all_end_j92(launch: Launch, text: str
 
 ARGUMENTS = {
     "JOB": "{job}", "JOB|NAME": "{job}", "JOB|CONDITION": "{job}", "JOB...": "{job}", "SIGNAL": "TERM", "LEVEL": "0",
-    "QUEUE": "{queue}", "LETTERS": "a", "CONCURRENCY": "2", "PRIORITY": "1", "MAX": "4", "DAYS": "1",
+    "QUEUE": "{queue}", "LETTERS": "a", "LENGTH": "9", "CONCURRENCY": "2", "PRIORITY": "1", "MAX": "4", "DAYS": "1",
     "FILTER...": "types=", "SCHEDULE": "nightly",
 }  # fmt: skip
 NAMES = {HOST_VERB: "alpha", TYPE_VERB: "a"}

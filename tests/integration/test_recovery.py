@@ -138,6 +138,22 @@ def test_jobs_go_back_to_their_places_by_the_policy_t85_t86_t91(
     assert len([row for row in daemon.attempts(pks[0]) if row["att_outcome"] == "blocked"]) >= 2
 
 
+def test_how_often_a_job_was_blocked_is_counted_t91(launch: Launch, licensed: Callable[..., str], ready: Path) -> None:
+    daemon = launch(HOST + licensed() + policy("tape", LONG))
+    (pk,) = blocked(daemon, "tape")
+    counted = [daemon.value("select jq_blocked_count from drover.jobs_masked where jq_pk = %s", pk)]
+    told(daemon, f"unblock {pk}")
+    daemon.until(lambda: daemon.value("select jq_blocked_count from drover.jobqueue where jq_pk = %s", pk) == 2)
+    daemon.wait(pk, "blocked")
+    ready.touch()
+    told(daemon, f"unblock {pk}")
+    daemon.wait(pk)
+    plain = daemon.insert(jq_type="b", jq_args="x")
+    daemon.wait(plain)
+    counted += [daemon.value("select jq_blocked_count from drover.jobs where jq_pk = %s", each) for each in (pk, plain)]
+    assert counted == [1, 2, 0]
+
+
 def test_only_so_many_jobs_go_at_once_the_oldest_first_t85(
     launch: Launch, licensed: Callable[..., str], ready: Path
 ) -> None:

@@ -156,6 +156,7 @@ MALFORMED = {
     "poll one three": "invalid target: three",
     "set-concurrency three 1": "no queue three",
     "set-queue-priority three 1": "no queue three",
+    "set-max-length three 1": "no queue three",
     "set-filter three urgent": "no queue three",
     "set-rate three rate=1": "no queue three",
     "remove-queue three": "no queue three",
