@@ -213,7 +213,7 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("--compat NAME", "make the views of an older system's tables", **COMPAT),
     )),
     "check": Command("check.check", "check that everything is there that a scheduler needs", (), "all"),
-    "agent-check": Command("check.check_agents", "start each agent on each host, and compare their programs", (
+    "agent-check": Command("agent_check.check_agents", "start each agent on each host, and compare their programs", (
         _argument("types TYPE", "these types, enabled or not; default: all enabled", nargs="*"),
         _argument("--allow-root", "run although the user is root; agents are root too then"),
     ), "all"),

@@ -16,7 +16,7 @@ from typing import Any, Final
 import attrs
 
 from scheduler.cli.admin import send, status_of
-from scheduler.cli.check import refuse_root, test_agents
+from scheduler.cli.agent_check import refuse_root, test_agents
 from scheduler.cli.config_files import load, locate, with_logins
 from scheduler.cli.output import as_json, printable, printable_lines, warn
 from scheduler.cli.session import (

@@ -1,0 +1,181 @@
+"""`drover agent-check` and `drover run -t`: start each agent on each of its hosts, and compare its programs there.
+
+They use the driver that the daemon uses, so that what is tested is what will run, and need no database. Programs are
+inspected on their host, by its shell: only the host can say what a command names there.
+"""
+
+import os
+from argparse import Namespace
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from contextlib import closing
+from functools import partial
+from itertools import count
+from typing import Final
+
+from scheduler.cli.findings import FAIL, OK, WARN, Finding, print_findings
+from scheduler.drivers.loop import Loop
+from scheduler.drivers.processes import Processes
+from scheduler.errors import ConfigError
+from scheduler.model import protocol
+from scheduler.model.config import Config
+from scheduler.model.events import Created, Event, ForceKill, Gone, Kill, NotCreated, Send, Spawn
+from scheduler.package_data import agent_folders
+
+STDERR_BYTES: Final = 4096  # kept, the last
+STDOUT_BYTES: Final = 65_536  # kept, the first
+REAP_LIMIT_S: Final = 5.0  # for the end of a killed agent to be reported
+READY: Final = b"OK\n"
+SHELL: Final = (b"sh", b"-s", b"--")
+INSPECT: Final = b"""\
+program=$(command -v -- "$1") || { echo "$1: not found" >&2; exit 127; }
+shift
+for file in "$program" "$@"; do [ ! -f "$file" ] || echo "$(cksum <"$file") $file"; done
+[ -f "$program" ] || echo "$program"
+exit 0
+"""
+
+Programs = tuple[str, ...]  # the files that a command names, each as cksum(1) has it
+
+
+def test_agents(config: Config) -> int:
+    """Test every enabled type, a line for each host that it has; return how many failed."""
+    failed = tested = 0
+    with closing(Prober(config)) as prober:
+        for name in (name for name, agent in config.agents.items() if agent.enabled):
+            for host, reason in prober.start(name).items():
+                print(f"{name} on {host}: {reason or 'ok'}", flush=True)
+                tested += 1
+                failed += reason is not None
+    print(f"{failed} of {tested} agents failed")
+    return failed
+
+
+def check_agents(options: Namespace, config: Config) -> int:
+    """Print what was found, for each type and what it is on its hosts; 1 if one cannot be started somewhere."""
+    refuse_root(options)
+    if unknown := [name for name in options.types if name not in config.agents]:
+        raise ConfigError(f"drover agent-check: the configuration has no agent type {', '.join(unknown)}")
+    names = options.types or [name for name, agent in config.agents.items() if agent.enabled]
+    with closing(Prober(config)) as prober:
+        return print_findings(finding for name in names for finding in _findings(prober, name))
+
+
+def refuse_root(options: Namespace) -> None:
+    """Raise ConfigError for the user root: agents run as the user who starts them."""
+    if os.geteuid() == 0 and not options.allow_root and os.environ.get("DROVER_ALLOW_ROOT") != "1":
+        raise ConfigError(
+            f"drover {options.command}: refuses to run as root: agents would be root too; "
+            "use a user of its own, or --allow-root"
+        )
+
+
+def _findings(prober: "Prober", name: str) -> Iterator[Finding]:
+    """Yield hosts where a type does not start, then each version of its program; paths may differ, not contents."""
+    programs = prober.inspect(name)
+    reasons = {host: reason for host, reason in prober.start(name).items() if reason}
+    for host, reason in reasons.items():
+        yield FAIL, f"agent {name} on {host}: {reason}"
+    hosts_of: dict[Programs, list[str]] = defaultdict(list)
+    for host, found in programs.items():
+        if host in reasons:
+            continue
+        if isinstance(found, str):
+            yield WARN, f"agent {name} on {host}: starts, but its program cannot be inspected: {found}"
+        else:  # by check sum and size of each file, without its path
+            hosts_of[tuple(" ".join(line.split()[:2]) for line in found)].append(host)
+    for hosts in hosts_of.values():
+        severity, others = (OK, "") if len(hosts_of) == 1 else (WARN, ", another version than elsewhere")
+        yield severity, f"agent {name} on {', '.join(hosts)}: {'; '.join(programs[hosts[0]])}{others}"
+
+
+class Prober:
+    """Starts the agents of a type on all their hosts at once, and ends them; each process has a slot of its own."""
+
+    def __init__(self, config: Config) -> None:
+        self._config, self._loop, self._slots = config, Loop(), count()
+        self._script = b""  # for the standard input of what is being started
+        self._out: dict[int, bytes] = defaultdict(bytes)
+        self._err: dict[int, bytes] = defaultdict(bytes)
+        self._ends: dict[int, NotCreated | Gone] = {}
+        self._late: set[int] = set()  # did not end by themselves in time
+        self._processes = Processes(
+            self._loop, config, agent_folders(), self._on_stdout, self._on_stderr, self._on_capture, self._on_event
+        )
+        self.close = self._processes.close
+
+    def start(self, name: str) -> dict[str, str | None]:
+        """Return for each enabled host why an agent of a type cannot be used there, or None; no command is run."""
+        if self._config.agents[name].kind == "exec":
+            return {host: found if isinstance(found, str) else None for host, found in self.inspect(name).items()}
+        return {host: None if READY in out else why for host, out, why in self._run(name, None, "OK", READY)}
+
+    def inspect(self, name: str) -> dict[str, Programs | str]:
+        """Return for each enabled host what the command of a type names there, or why that cannot be said."""
+        argv = (*SHELL, *map(os.fsencode, self._config.agents[name].command))
+        results = self._run(name, argv, "answer", None)
+        return {host: tuple(protocol.printable(out).splitlines()) or why for host, out, why in results}
+
+    def _run(
+        self, name: str, argv: tuple[bytes, ...] | None, what: str, enough: bytes | None
+    ) -> list[tuple[str, bytes, str]]:
+        """Start a process of a type on each host, and end it when its output is enough.
+
+        `argv` is a shell to inspect with. Return each host with the output, and why that is not what was wanted.
+        """
+        limits, script = self._config.scheduler, b"" if argv is None else INSPECT
+        self._script = script if self._config.agents[name].kind == "line" else b""  # a command gets it with its start
+        slots = {next(self._slots): host for host in self._config.hosts_of(name) if self._config.hosts[host].enabled}
+        for slot, host in slots.items():
+            self._processes.spawn(Spawn(slot, 1, name, host, argv, script))
+        self._wait(slots, limits.start_limit, enough)
+        self._late |= slots.keys() - self._ends.keys()
+        for slot in slots:
+            self._processes.kill(Kill(slot))
+        self._wait(slots, limits.kill_grace)
+        for slot in slots:
+            self._processes.force_kill(ForceKill(slot))
+        self._wait(slots, REAP_LIMIT_S)
+        return [(host, self._out[slot], self._failure(slot, what)) for slot, host in slots.items()]
+
+    def _wait(self, slots: Collection[int], limit_s: float, enough: bytes | None = None) -> None:
+        """Wait until each has ended, or its output has what is enough."""
+        deadline = self._loop.now + limit_s
+        while self._loop.now < deadline:
+            if all(slot in self._ends or (enough is not None and enough in self._out[slot]) for slot in slots):
+                return
+            self._loop.turn(deadline)
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case Created(slot=slot) if self._script:  # not at once: this may be called from within spawn
+                self._loop.at(self._loop.now, partial(self._processes.send, Send(slot, self._script)))
+            case NotCreated(slot=slot) | Gone(slot=slot):
+                self._ends[slot] = event
+
+    def _on_stdout(self, slot: int, data: bytes, _now: float) -> None:
+        self._out[slot] = (self._out[slot] + data)[:STDOUT_BYTES]
+
+    def _on_stderr(self, slot: int, data: bytes, _now: float) -> None:
+        self._err[slot] = (self._err[slot] + data)[-STDERR_BYTES:]
+
+    def _on_capture(self, slot: int, stream: str, data: bytes, now: float) -> None:
+        (self._on_stdout if stream == "out" else self._on_stderr)(slot, data, now)
+
+    def _failure(self, slot: int, what: str) -> str:
+        if slot in self._late:
+            return f"no {what} within {self._config.scheduler.start_limit:g} s"
+        lines = protocol.printable(self._err[slot]).strip().splitlines()
+        last_line = f": {lines[-1]}" if lines else ""
+        match self._ends.get(slot):
+            case NotCreated(reason=reason):
+                return reason
+            case Gone(lost=True):
+                return f"the connection to its host was lost before its first {what}"
+            case Gone(code=127) if lines:  # of a shell, env(1) or the like: they say what does not exist
+                return lines[-1]
+            case Gone(signal=str(name)):
+                return f"died before its first {what}, killed by {name}{last_line}"
+            case Gone(code=code):
+                return f"died before its first {what}, exit status {code}{last_line}"
+        return f"sent no {what}, and did not end when it was killed"
