@@ -47,6 +47,9 @@ PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/s
 PRESENT: dict[str, Callable[[], bool]] = {
     "postgres": _has_postgres,
     "bash": lambda: shutil.which("bash") is not None,
+    "node": lambda: shutil.which("node") is not None,
+    "perl": lambda: shutil.which("perl") is not None,
+    "python": lambda: True,
     "gcc": lambda: shutil.which("gcc") is not None,
     "spin": lambda: shutil.which("spin") is not None,
     "setpriv": lambda: shutil.which("setpriv") is not None,

@@ -46,7 +46,8 @@ drover_value() {
     return 1
 }
 
-# The protocol's other lines. Newlines in a text become blanks: a line is all that can be said.
+# The protocol's other lines. Newlines in a text become blanks: a line is all that can be said. A long text is cut, with a
+# mark, where the line could have more bytes than the scheduler takes; but RESULT is not, as half of it is not JSON.
 drover_log() { _drover_say LOG "$*"; }
 drover_warning() { _drover_say WARNING "$*"; }
 drover_error() { _drover_say ERROR "$*"; }
@@ -65,6 +66,9 @@ _drover_say() {
     case $_drover_text in
         *"$_drover_nl"* | *"$_drover_cr"*) _drover_text=$(printf '%s' "$2" | tr '\n\r' '  ') ;;
     esac
+    if [ "${#_drover_text}" -gt 250000 ] && [ "$1" != RESULT ]; then
+        _drover_text=$(printf '%.250000s ... (cut)' "$_drover_text")
+    fi
     printf '%s %s\n' "$1" "$_drover_text"
 }
 

@@ -7,12 +7,13 @@ inspected on their host, by its shell: only the host can say what a command name
 import os
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import count
 from typing import Final
 
+from scheduler.cli.agent_kit import check_program, is_program, unknown_type
 from scheduler.cli.findings import FAIL, OK, WARN, Finding, print_findings
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.processes import Processes
@@ -42,8 +43,8 @@ def test_agents(config: Config) -> int:
     """Test every enabled type, a line for each host that it has; return how many failed."""
     failed = tested = 0
     with closing(Prober(config)) as prober:
-        for name in (name for name, agent in config.agents.items() if agent.enabled):
-            for host, reason in prober.start(name).items():
+        for name, reasons in prober.start([name for name, agent in config.agents.items() if agent.enabled]).items():
+            for host, reason in reasons.items():
                 print(f"{name} on {host}: {reason or 'ok'}", flush=True)
                 tested += 1
                 failed += reason is not None
@@ -52,13 +53,17 @@ def test_agents(config: Config) -> int:
 
 
 def check_agents(options: Namespace, config: Config) -> int:
-    """Print what was found, for each type and what it is on its hosts; 1 if one cannot be started somewhere."""
+    """Print what was found, for each type and what it is on its hosts, or about a program; 1 if something is wrong."""
+    if options.args and is_program(options.args[0], config):
+        return check_program(options)
+    if unknown := [name for name in options.args if name not in config.agents]:
+        raise ConfigError(unknown_type(options.command, unknown, config))
+    if options.items:
+        raise ConfigError("drover agent-check: --item is for a program with its path; drover agent run TYPE LINE")
     refuse_root(options)
-    if unknown := [name for name in options.types if name not in config.agents]:
-        raise ConfigError(f"drover agent-check: the configuration has no agent type {', '.join(unknown)}")
-    names = options.types or [name for name, agent in config.agents.items() if agent.enabled]
+    names = options.args or [name for name, agent in config.agents.items() if agent.enabled]
     with closing(Prober(config)) as prober:
-        return print_findings(finding for name in names for finding in _findings(prober, name))
+        return print_findings(_findings(prober, names))
 
 
 def refuse_root(options: Namespace) -> None:
@@ -70,16 +75,21 @@ def refuse_root(options: Namespace) -> None:
         )
 
 
-def _findings(prober: "Prober", name: str) -> Iterator[Finding]:
-    """Yield hosts where a type does not start, then each version of its program; paths may differ, not contents."""
-    programs = prober.inspect(name)
-    reasons = {host: reason for host, reason in prober.start(name).items() if reason}
-    for host, reason in reasons.items():
-        yield FAIL, f"agent {name} on {host}: {reason}"
+def _findings(prober: "Prober", names: Sequence[str]) -> Iterator[Finding]:
+    """Yield for each type the hosts where it does not start, then each version of its program."""
+    programs, started = prober.inspect(names), prober.start(names)
+    for name in names:
+        reasons = {host: reason for host, reason in started[name].items() if reason}
+        for host, reason in reasons.items():
+            yield FAIL, f"agent {name} on {host}: {reason}"
+        there = {host: found for host, found in programs[name].items() if host not in reasons}
+        yield from _versions(name, there)
+
+
+def _versions(name: str, programs: Mapping[str, Programs | str]) -> Iterator[Finding]:
+    """Yield the hosts that have each version of a program; paths may differ, not contents."""
     hosts_of: dict[Programs, list[str]] = defaultdict(list)
     for host, found in programs.items():
-        if host in reasons:
-            continue
         if isinstance(found, str):
             yield WARN, f"agent {name} on {host}: starts, but its program cannot be inspected: {found}"
         else:  # by check sum and size of each file, without its path
@@ -90,11 +100,11 @@ def _findings(prober: "Prober", name: str) -> Iterator[Finding]:
 
 
 class Prober:
-    """Starts the agents of a type on all their hosts at once, and ends them; each process has a slot of its own."""
+    """Starts agents of all types on all their hosts at once, and ends them; each process has a slot of its own."""
 
     def __init__(self, config: Config) -> None:
         self._config, self._loop, self._slots = config, Loop(), count()
-        self._script = b""  # for the standard input of what is being started
+        self._scripts: dict[int, bytes] = {}  # for the standard input of what is being started, by slot
         self._out: dict[int, bytes] = defaultdict(bytes)
         self._err: dict[int, bytes] = defaultdict(bytes)
         self._ends: dict[int, NotCreated | Gone] = {}
@@ -104,39 +114,61 @@ class Prober:
         )
         self.close = self._processes.close
 
-    def start(self, name: str) -> dict[str, str | None]:
-        """Return for each enabled host why an agent of a type cannot be used there, or None; no command is run."""
-        if self._config.agents[name].kind == "exec":
-            return {host: found if isinstance(found, str) else None for host, found in self.inspect(name).items()}
-        return {host: None if READY in out else why for host, out, why in self._run(name, None, "OK", READY)}
+    def start(self, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
+        """Return for each type and enabled host why an agent cannot be used there, or None; no command is run."""
+        lines = {name: None for name in names if self._config.agents[name].kind == "line"}
+        results = self._run(lines, "OK", READY)
+        inspected = self.inspect([name for name in names if name not in lines])
+        return {
+            name: {host: None if READY in out else why for host, (out, why) in results[name].items()}
+            if name in results
+            else {host: found if isinstance(found, str) else None for host, found in inspected[name].items()}
+            for name in names
+        }
 
-    def inspect(self, name: str) -> dict[str, Programs | str]:
-        """Return for each enabled host what the command of a type names there, or why that cannot be said."""
-        argv = (*SHELL, *map(os.fsencode, self._config.agents[name].command))
-        results = self._run(name, argv, "answer", None)
-        return {host: tuple(protocol.printable(out).splitlines()) or why for host, out, why in results}
+    def inspect(self, names: Sequence[str]) -> dict[str, dict[str, Programs | str]]:
+        """Return for each type and enabled host what its command names there, or why that cannot be said."""
+        argvs = {name: (*SHELL, *map(os.fsencode, self._config.agents[name].command)) for name in names}
+        return {
+            name: {host: tuple(protocol.printable(out).splitlines()) or why for host, (out, why) in results.items()}
+            for name, results in self._run(argvs, "answer", None).items()
+        }
 
     def _run(
-        self, name: str, argv: tuple[bytes, ...] | None, what: str, enough: bytes | None
-    ) -> list[tuple[str, bytes, str]]:
-        """Start a process of a type on each host, and end it when its output is enough.
+        self, argvs: Mapping[str, tuple[bytes, ...] | None], what: str, enough: bytes | None
+    ) -> dict[str, dict[str, tuple[bytes, str]]]:
+        """Start a process of each type on each of its hosts, and end it when its output is enough.
 
-        `argv` is a shell to inspect with. Return each host with the output, and why that is not what was wanted.
+        An argv is a shell to inspect with. Return the output, and why that is not what was wanted, by type and host.
         """
-        limits, script = self._config.scheduler, b"" if argv is None else INSPECT
-        self._script = script if self._config.agents[name].kind == "line" else b""  # a command gets it with its start
-        slots = {next(self._slots): host for host in self._config.hosts_of(name) if self._config.hosts[host].enabled}
-        for slot, host in slots.items():
-            self._processes.spawn(Spawn(slot, 1, name, host, argv, script))
+        slots = {
+            next(self._slots): (name, host)
+            for name in argvs
+            for host in self._config.hosts_of(name)
+            if self._config.hosts[host].enabled
+        }
+        for slot, (name, host) in slots.items():
+            script = b"" if argvs[name] is None else INSPECT
+            if self._config.agents[name].kind == "line":  # a command gets it with its start
+                self._scripts[slot] = script
+            self._processes.spawn(Spawn(slot, 1, name, host, argvs[name], script))
+        self._end(slots, enough)
+        found: dict[str, dict[str, tuple[bytes, str]]] = {name: {} for name in argvs}
+        for slot, (name, host) in slots.items():
+            found[name][host] = self._out[slot], self._failure(slot, what)
+        return found
+
+    def _end(self, slots: Collection[int], enough: bytes | None) -> None:
+        """Wait for what is wanted, and end what has not ended by itself."""
+        limits = self._config.scheduler
         self._wait(slots, limits.start_limit, enough)
-        self._late |= slots.keys() - self._ends.keys()
+        self._late |= {slot for slot in slots if slot not in self._ends}
         for slot in slots:
             self._processes.kill(Kill(slot))
         self._wait(slots, limits.kill_grace)
         for slot in slots:
             self._processes.force_kill(ForceKill(slot))
         self._wait(slots, REAP_LIMIT_S)
-        return [(host, self._out[slot], self._failure(slot, what)) for slot, host in slots.items()]
 
     def _wait(self, slots: Collection[int], limit_s: float, enough: bytes | None = None) -> None:
         """Wait until each has ended, or its output has what is enough."""
@@ -148,8 +180,8 @@ class Prober:
 
     def _on_event(self, event: Event) -> None:
         match event:
-            case Created(slot=slot) if self._script:  # not at once: this may be called from within spawn
-                self._loop.at(self._loop.now, partial(self._processes.send, Send(slot, self._script)))
+            case Created(slot=slot) if script := self._scripts.get(slot):  # not at once: perhaps we are within spawn
+                self._loop.at(self._loop.now, partial(self._processes.send, Send(slot, script)))
             case NotCreated(slot=slot) | Gone(slot=slot):
                 self._ends[slot] = event
 

@@ -67,7 +67,7 @@ def _configuration(options: Namespace) -> "Config":
     from scheduler.model.config import Config, Database  # not for --help: it takes as long as all the rest
 
     needs = COMMANDS[options.command].needs
-    if needs == "nothing":
+    if needs == "nothing" or (needs == "types" and "/" in _first_word(options)):
         return Config()
     from scheduler.cli.config_files import load
     from scheduler.drivers.process_spec import user_mistakes
@@ -81,6 +81,11 @@ def _configuration(options: Namespace) -> "Config":
     except ConfigError as error:
         hints = (ALONE.get(needs, "").format(options.command), old_options.hint(options.config))
         raise ConfigError("\n".join(filter(None, (str(error), *hints)))) from error
+
+
+def _first_word(options: Namespace) -> str:
+    """Return what names an agent type or, with a slash, a program that needs no configuration."""
+    return str(next(iter([*([options.type] if "type" in options else []), *options.args]), ""))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ class Command(NamedTuple):
     function: str
     help: str
     arguments: Sequence[Declaration] = ()
-    needs: Literal["nothing", "database", "group", "all"] = "database"
+    needs: Literal["nothing", "database", "group", "all", "types"] = "database"  # types: all, if it names agent types
 
 
 def parse(argv: Sequence[str]) -> Namespace:
@@ -38,13 +38,16 @@ def parse(argv: Sequence[str]) -> Namespace:
         _top_parser().error(instead)
     end = words.index("--") if "--" in words else len(words)
     top = _top_parser().parse_args(words[:end])
-    own = Namespace(command=top.command, config=top.config, database=top.database)
-    parser = command_parser(top.command)
+    command, rest = top.command, top.rest
+    if rest and f"{command} {rest[0]}" in COMMANDS:  # a command of two words
+        command, rest = f"{command} {rest[0]}", rest[1:]
+    own = Namespace(command=command, config=top.config, database=top.database)
+    parser = command_parser(command)
     # argparse would take the word after `--wait` for its optional seconds
-    before = ["--wait=inf" if word == "--wait" else word for word in top.rest]
+    before = ["--wait=inf" if word == "--wait" else word for word in rest]
     options = parser.parse_intermixed_args(before, own)
-    for command, is_wrong, mistake in MISTAKES:
-        if top.command == command and is_wrong(options, before):
+    for name, is_wrong, mistake in MISTAKES:
+        if name == command and is_wrong(options, before):
             parser.error(mistake)
     if behind := words[end + 1 :]:  # argparse would lose some of them, when options may be in any place
         if not hasattr(options, "args"):
@@ -151,6 +154,10 @@ MANY: Final = (  # of a command that takes filters in place of jobs
 )
 BY_FILTER: Final = ("retry", "cancel", "flush")
 EVENT_KINDS: Final = ("all", "status", "error", "subscription", "share", "user", "alternate", "dead", "alert")
+LANGUAGES: Final = ("python", "bash", "c", "node", "perl")  # of skeletons of agents
+PATIENCE: Final = _argument(
+    "--timeout SECONDS", "wait at most so long for each OK; default 10", type=seconds, default=10.0
+)
 SUBSCRIPTIONS: Final = {"type": number(1, 2**63 - 1)}
 SCHEDULE_ACTIONS: Final = ("list", "add", "run", "enable", "disable", "remove", "next")
 
@@ -213,10 +220,14 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("--compat NAME", "make the views of an older system's tables", **COMPAT),
     )),
     "check": Command("check.check", "check that everything is there that a scheduler needs", (), "all"),
-    "agent-check": Command("agent_check.check_agents", "start each agent on each host, and compare their programs", (
-        _argument("types TYPE", "these types, enabled or not; default: all enabled", nargs="*"),
-        _argument("--allow-root", "run although the user is root; agents are root too then"),
-    ), "all"),
+    "agent-check": Command("agent_check.check_agents", "check that agents start, or all that a new program does", (
+        _argument("args TYPE|PROGRAM", "these types, enabled or not, on each of their hosts; default: all enabled; "
+                  "or a program that no configuration names yet, with its path and arguments", nargs="*"),
+        _argument("--item LINE", "give it this line; may be repeated; default: a file's path, a row", dest="items",
+                  action="append", default=[]),
+        PATIENCE,
+        _argument("--allow-root", "start types although the user is root; agents are root too then"),
+    ), "types"),
     "demo": Command("demo.run_demo", "process real files, with a temporary database", (
         _argument("directory DIR", "process the files below it; default: the Python library", nargs="?"),
         _argument("--keep", "keep the database, and print how to use it"),
@@ -250,6 +261,15 @@ COMMANDS: Final[dict[str, Command]] = {
     "queue": _list_command("queue", "list queues, or change one"),
     "host": _list_command("host", "list hosts, or change one"),
     "agent": _list_command("agent", "list agent types, or enable or disable one"),
+    "agent new": Command("agent_kit.new_agent", "make the skeleton of an agent, in a directory of its name", (
+        _argument("name NAME", "the name of its type"),
+        _argument("--lang LANGUAGE", "one of " + ", ".join(LANGUAGES), choices=LANGUAGES, default="python"),
+    ), "nothing"),
+    "agent run": Command("agent_kit.run_item", "let an agent do one item, without daemon and database", (
+        _argument("type TYPE|PROGRAM", "a type of the configuration, or a program with its path"),
+        _argument("args LINE", "the item, joined by blanks", nargs="*"),
+        PATIENCE,
+    ), "types"),
     "schedule": Command("schedule.list_or_change", "list schedules, or add, change or start one", (
         _argument("action", "default: list", nargs="?", default="list", choices=SCHEDULE_ACTIONS),
         _argument("args WORD", "the name; for add then type and arguments, for next a number", nargs="*"),
@@ -392,8 +412,9 @@ CASE = '        {name}) COMPREPLY=($(compgen -W "{words}" -- "$word")) ;;'
 
 def print_completion(_options: Namespace, _config: object) -> int:
     """Print a script that completes commands and options in bash, made from the table of commands."""
-    cases = "\n".join(CASE.format(name=name, words=" ".join(following(name))) for name in COMMANDS)
-    print(BASH.format(cases=cases, commands=" ".join(COMMANDS)), end="")
+    names = [name for name in COMMANDS if " " not in name]
+    cases = "\n".join(CASE.format(name=name, words=" ".join(following(name))) for name in names)
+    print(BASH.format(cases=cases, commands=" ".join(names)), end="")
     return 0
 
 
@@ -401,7 +422,8 @@ def following(command: str) -> list[str]:
     """Return what may follow a command: its options, and the words of which one is to be chosen."""
     actions = command_parser(command)._actions
     chosen = [choice for action in actions if not action.option_strings for choice in action.choices or ()]
-    return [*chosen, *(option for action in actions for option in action.option_strings)]
+    seconds = [words[1] for name in COMMANDS if (words := name.split())[0] == command and len(words) > 1]
+    return [*chosen, *seconds, *(option for action in actions for option in action.option_strings)]
 
 
 def print_version(_options: Namespace, _config: object) -> int:

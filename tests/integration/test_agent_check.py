@@ -150,4 +150,7 @@ def test_agent_check_reports_an_unreachable_host_without_delay(ask: Ask) -> None
 
 def test_agent_check_of_an_unknown_type_is_an_error(ask: Ask) -> None:
     done = ask(HERE + agent("polite", ["sh", "-c", POLITE]), "agent-check", "rude")
-    assert (done.status, done.err) == (2, "drover agent-check: the configuration has no agent type rude\n")
+    assert (done.status, done.err) == (
+        2,
+        "drover agent-check: the configuration has no agent type rude (it has polite)\n",
+    )

@@ -20,7 +20,7 @@ TOLD_HERE = [name for name in COMMANDS if name != IN_DROVER_8]
 def sections() -> dict[str, str]:
     """Return the text about each command."""
     commands = MANUAL.read_text().partition(".Sh COMMANDS\n")[2].partition("\n.Sh ")[0]
-    return {text.split()[0]: text for text in commands.split(".Ss ")[1:]}
+    return {text.splitlines()[0]: text for text in commands.split(".Ss ")[1:]}
 
 
 def test_the_manual_has_no_warning() -> None:

@@ -1,0 +1,221 @@
+"""One agent between pipes, started as the daemon would start it, without a daemon: for `agent-check` and `agent run`.
+
+Reads and writes without blocking on either, so that an agent that does not read, or does not stop to print, is seen as
+what it is. Knows lines, not what they mean.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from scheduler.drivers.process_spec import (
+    ADVICE,
+    ProcessSpec,
+    SpawnTemplates,
+    Surroundings,
+    interpreter_mistake,
+    search_path,
+)
+from scheduler.errors import ConfigError
+from scheduler.model import protocol
+from scheduler.model.config import AgentType, Config, Host
+from scheduler.model.events import Spawn
+from scheduler.package_data import agent_folders, agents_dir
+
+HERE: Final = "local"
+READ_BYTES: Final = 65536
+STDERR_BYTES: Final = 4096  # kept, the last
+OUTPUT_LIMIT: Final = protocol.LINE_LIMIT  # bytes that wait to be looked at: beyond, we read no more
+SLICE_S: Final = 0.02  # how often an exit is looked for
+
+
+def config_of(name: str, command: Sequence[str]) -> Config:
+    """Return a configuration with this agent type alone, on this machine."""
+    return Config(agents={name: AgentType(command=tuple(command))}, hosts={HERE: Host()})
+
+
+def process_spec(config: Config, name: str, argv: tuple[bytes, ...] | None = None) -> ProcessSpec:
+    """Return what the daemon would start an agent of a type with here. Errors: ConfigError, what is wrong with it."""
+    agent, around = config.agents[name], Surroundings(os.environ, agent_folders())
+    local = [host for host in config.hosts_of(name) if config.hosts[host].transport == "local"]
+    word = agent.command[0]
+    try:
+        spec = SpawnTemplates(config, around).spec(Spawn(1, 1, name, local[0] if local else HERE, argv))
+    except PermissionError as error:
+        raise ConfigError(f"{error.filename2} is not executable; chmod +x {error.filename2}") from None
+    except OSError:
+        place = "look at its name and at the directory you are in" if "/" in word else "it is not on PATH"
+        raise ConfigError(f"there is no program {word}; {place}") from None
+    program = next((each for each in spec.argv if os.path.basename(each) == os.path.basename(word)), spec.argv[0])
+    if problem := interpreter_mistake(program, search_path(agent, around)):
+        raise ConfigError(f"{program}: {problem}")
+    return spec
+
+
+def is_bundled(word: str) -> bool:
+    """Return whether this is the name of a program that comes with Drover."""
+    return "/" not in word and any((folder / word).is_file() for folder in agents_dir().iterdir())
+
+
+class AgentProcess:
+    """A process that leads its own group. Errors: ConfigError if the system does not start it."""
+
+    def __init__(self, spec: ProcessSpec) -> None:
+        self.stderr = b""
+        self._lines: deque[bytes] = deque()
+        self._rest, self._unsent = bytearray(), bytearray()
+        self._waiting = 0  # bytes of the lines that nobody has asked for yet
+        try:
+            self._process = subprocess.Popen(
+                spec.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                process_group=0, cwd=spec.directory, env=spec.environment,
+            )  # fmt: skip
+        except OSError as error:
+            advice = ADVICE.get(error.errno or 0, "look at the file")
+            raise ConfigError(f"cannot start {spec.argv[0]}: {error.strerror}; {advice}") from None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._in, self._out, self._err = self._process.stdin, self._process.stdout, self._process.stderr
+        self._open = {self._out.fileno(), self._err.fileno()}
+        for file in (self._in, self._out, self._err):
+            os.set_blocking(file.fileno(), False)
+
+    def __enter__(self) -> "AgentProcess":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.kill()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it will say nothing more: its output has ended, and all of it was returned."""
+        return self._out.fileno() not in self._open and not self._lines
+
+    @property
+    def rest(self) -> bytes:
+        """What it has said without a line end."""
+        return bytes(self._rest)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether a part of what was sent to it has found no room yet, as it does not read."""
+        return bool(self._unsent)
+
+    def send(self, data: bytes) -> None:
+        """Send bytes, as far as it reads them; the rest is sent while we wait for what it says."""
+        self._unsent += data
+        self._turn(0)
+
+    def line(self, limit_s: float) -> bytes | None:
+        """Return the next line without its newline; None if there is none within the limit, or ever (is_over)."""
+        deadline = time.monotonic() + limit_s
+        while not self._lines:
+            left = deadline - time.monotonic()
+            if left <= 0 or self._out.fileno() not in self._open or len(self._rest) > protocol.LINE_LIMIT:
+                return None
+            self._turn(left)
+        line = self._lines.popleft()
+        self._waiting -= len(line)
+        return line
+
+    def lines(self, limit_s: float) -> Iterator[bytes]:
+        """Yield all lines that come within the limit, and those that had come when it ended."""
+        deadline = time.monotonic() + limit_s
+        while (line := self.line(deadline - time.monotonic())) is not None:
+            yield line
+
+    def close_input(self) -> None:
+        """End its input, as the daemon does when it wants it to exit."""
+        self._unsent.clear()
+        with suppress(BrokenPipeError):
+            self._in.close()
+
+    def hang_up(self) -> None:
+        """Send SIGHUP to its process group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGHUP)
+
+    def status_within(self, limit_s: float) -> int | None:
+        """Return how it ended, as subprocess has it; None if it has not within the limit."""
+        deadline = time.monotonic() + limit_s
+        while self._process.poll() is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            self._turn(min(left, SLICE_S))
+        self._turn(0)
+        return self._process.returncode
+
+    def kill(self) -> None:
+        """End it, and all that it has left in its process group; leave no pipe open."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for file in (self._in, self._out, self._err):
+            with suppress(BrokenPipeError):
+                file.close()
+        self._open.clear()
+
+    def end_in_words(self, limit_s: float) -> str:
+        """Return how it ended, with the last line of its standard error."""
+        status = self.status_within(limit_s)
+        while self._err.fileno() in self._open and status is not None:
+            before = len(self._open)
+            self._turn(SLICE_S)
+            if len(self._open) == before:  # a child that it has left holds it open
+                break
+        lines = protocol.printable(self.stderr).strip().splitlines()
+        return f"{status_in_words(status)}{f': {lines[-1]}' if lines else ''}"
+
+    def _turn(self, limit_s: float) -> None:
+        """Move what can be moved; wait for that at most so long."""
+        poll = select.poll()
+        for fd in self._open:
+            if fd != self._out.fileno() or self._waiting < OUTPUT_LIMIT:
+                poll.register(fd, select.POLLIN)
+        if self._unsent and not self._in.closed:
+            poll.register(self._in.fileno(), select.POLLOUT)
+        for fd, _ in poll.poll(limit_s * 1000):
+            if fd in self._open:
+                self._read(fd)
+            else:
+                self._write()
+
+    def _read(self, fd: int) -> None:
+        data = os.read(fd, READ_BYTES)
+        if not data:
+            self._open.discard(fd)
+        elif fd == self._out.fileno():
+            *lines, rest = (self._rest + data).split(b"\n")
+            self._lines.extend(map(bytes, lines))
+            self._rest = rest
+            self._waiting += sum(map(len, lines))
+        else:
+            self.stderr = (self.stderr + data)[-STDERR_BYTES:]
+
+    def _write(self) -> None:
+        try:
+            del self._unsent[: os.write(self._in.fileno(), self._unsent)]
+        except BrokenPipeError:
+            self._unsent.clear()
+
+
+def status_in_words(status: int | None) -> str:
+    """Return the end of a process in words."""
+    if status is None:
+        return "closed its standard output and did not exit"
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+def type_name(program: str) -> str:
+    """Return the name that an agent type would have for a program."""
+    return Path(program).stem.removeprefix("drover-agent-") or "agent"
