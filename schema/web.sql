@@ -14,17 +14,18 @@ select set_config('statement_timeout', :limit_ms, false), set_config('default_tr
 select set_config('role', 'drover_readonly', false)
  where to_regrole('drover_readonly') is not null and pg_has_role(current_user, 'drover_readonly', 'member')
 
+-- name: may_command
+-- Return whether the role may give commands: whether it may call the function is looked at before it calls any.
+select has_function_privilege('drover.command(text)', 'execute')
+
+-- name: is_operator
+select drover.may_command()
+
 -- Jobs
 
--- name: page_of_jobs
--- Return jobs below a number, the newest first: each page is read from where the last one ended.
-select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, jq_urgent as urgent,
-       jq_priority as priority, jq_queue as queue, jq_host as host, jq_submitter as submitter, jq_job_fk as group,
-       jq_queued as queued, jq_starttime as start, jq_endtime as end, jq_itemsprocessed as processed,
-       jq_itemsfailed as failed, jq_itemstotal as total, left(jq_args, 200) as args, left(jq_endtext, 200) as text
-  from drover.our_jobs j
- where (:before::bigint is null or jq_pk < :before)
-   and (:states::drover.job_state[] is null or jq_state = any (:states))
+-- fragment: found
+-- Keep the jobs that a filter of the list finds; see scheduler/web/filters.py. Commands are listed while they wait.
+(:states::drover.job_state[] is null or jq_state = any (:states))
    and (case when :type::text is null then jq_type <> 'command' or jq_endtime is null else jq_type = :type end)
    and (:queue::text is null or jq_queue = :queue) and (:host::text is null or jq_host = :host)
    and (:by::text is null or jq_submitter = :by) and (:group::bigint is null or jq_job_fk = :group)
@@ -33,7 +34,46 @@ select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, 
         or position(lower(:text) in lower(concat_ws(' ', jq_name, left(jq_args, 2000), left(jq_endtext, 2000)))) > 0)
    and not (exists (select from drover.job where job_pk = jq_job_fk and job_hidden)
             or exists (select from drover.hidden where hidden_jq_fk = jq_pk))
+
+-- name: page_of_jobs
+-- Return jobs below a number, the newest first: each page is read from where the last one ended.
+select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, jq_urgent as urgent,
+       jq_priority as priority, jq_queue as queue, jq_host as host, jq_submitter as submitter, jq_job_fk as group,
+       jq_queued as queued, jq_starttime as start, jq_endtime as end, jq_itemsprocessed as processed,
+       jq_itemsfailed as failed, jq_itemstotal as total, left(jq_args, 200) as args, left(jq_endtext, 200) as text
+  from drover.our_jobs j
+ where (:before::bigint is null or jq_pk < :before) and {{found}}
  order by jq_pk desc limit :limit::bigint
+
+-- name: count_jobs
+-- Return how many jobs a filter finds in each state.
+select jq_state::text as state, count(*) as jobs from drover.our_jobs j where {{found}} group by 1
+
+-- name: numbers_of_jobs
+-- Return the jobs that a filter finds, the oldest first.
+select jq_pk from drover.our_jobs j where {{found}} order by jq_pk limit :limit::bigint
+
+-- name: family
+-- Return a job with those that it depends on and those that depend on it, directly or not, as far as `deep` and `most`
+-- allow: what each is, and which of the others it depends on.
+select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, parents
+  from (
+    with recursive up (pk, depth) as (
+        select :job::bigint, 0
+        union
+        select jdep_jq_depends_fk, depth + 1
+          from up join drover.jobdepends e on jdep_jq_fk = pk where depth < :deep::integer),
+      down (pk, depth) as (
+        select :job::bigint, 0
+        union
+        select jdep_jq_fk, depth + 1
+          from down join drover.jobdepends e on jdep_jq_depends_fk = pk where depth < :deep)
+    select pk from (select pk from up limit :most::bigint) u
+    union
+    select pk from (select pk from down limit :most) d) f
+  join drover.our_jobs j on jq_pk = pk,
+  lateral (select array(select jdep_jq_depends_fk from drover.jobdepends e where jdep_jq_fk = pk) as parents) p
+ order by jq_pk
 
 -- name: known_values
 -- Return what filters offer: agent types, queues and hosts.

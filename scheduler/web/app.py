@@ -13,7 +13,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from scheduler.errors import DroverError
-from scheduler.web import forms, pages
+from scheduler.web import actions, forms, pages
 from scheduler.web.changes import Changes
 from scheduler.web.guard import Guard
 from scheduler.web.logins import Login
@@ -58,6 +58,9 @@ def routes() -> list[Route | Mount]:
         Route("/", drawn(pages.overview), name="overview"),
         Route("/jobs", drawn(pages.jobs), name="jobs"),
         Route("/jobs/{job:int}", drawn(pages.job), name="job"),
+        Route("/jobs/all", drawn(actions.confirm), name="all-jobs"),
+        Route("/jobs/all", forms.submitted(forms.with_token(actions.act_on_all)), methods=["POST"]),
+        Route("/act", forms.submitted(forms.with_token(actions.act)), methods=["POST"]),
         Route("/schedules", drawn(pages.schedules), name="schedules"),
         Route("/conditions", drawn(pages.conditions), name="conditions"),
         Route("/log", drawn(pages.log), name="log"),

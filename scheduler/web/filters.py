@@ -5,6 +5,7 @@ The same filter that a list shows is that of an action on all its jobs.
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
@@ -33,10 +34,9 @@ class Filter(NamedTuple):
         return self._asdict() | {"states": list(self.states) or None, "since": since}
 
     def query(self) -> dict[str, Any]:
-        """Return what a link to the same list has behind its `?`."""
-        return {name: value for name, value in self._asdict().items() if value} | (
-            {"state": list(self.states)} if self.states else {}
-        )
+        """Return what a link to the same list has behind its `?`, by name."""
+        values = {name: value for name, value in self._asdict().items() if value and name != "states"}
+        return values | ({"state": list(self.states)} if self.states else {})
 
     def words(self) -> str:
         """Return the filter in words."""
@@ -58,6 +58,12 @@ def read(query: Mapping[str, Sequence[str]]) -> Filter:
         since=given.get("since") if given.get("since") in SINCE else None,
         text=given.get("text") or None,
     )
+
+
+def link(wanted: Filter) -> str:
+    """Return what a link to the list has behind its path."""
+    text = urlencode(wanted.query(), doseq=True, errors="backslashreplace")
+    return f"?{text}" if text else ""
 
 
 def of_request(query: QueryParams) -> dict[str, list[str]]:

@@ -83,4 +83,4 @@ def sign_out(request: Request, _form: Form) -> Response:
 
 
 def _sign_in_page(request: Request, mistake: str = "") -> Page:
-    return Page("sign_in.html", {"mistake": mistake, "has_key": request.app.state.people.has_key})
+    return Page("sign_in.html", {"mistake": mistake, "has_key": request.app.state.people.has_key}, is_live=False)

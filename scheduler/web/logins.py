@@ -53,7 +53,7 @@ class Login:
         if not self._places.acquire(timeout=WAIT_S):
             raise WorldError("the database answers too slowly: all sessions of the dashboard are busy")
         try:
-            with translated_errors():
+            with translated_errors("sign in as a role that has the right"):
                 session, close = self._taken() or self._opened()
                 try:
                     yield session
@@ -112,6 +112,14 @@ class Login:
             close.close()
             raise
         return session, close
+
+
+@contextmanager
+def writing(session: Session) -> Iterator[None]:
+    """Run a transaction that may write."""
+    with session.connection.transaction():
+        session.connection.execute("set transaction read write")
+        yield
 
 
 def shows_states_only(session: Session) -> bool:

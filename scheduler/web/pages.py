@@ -14,6 +14,7 @@ from scheduler.cli.status import group_warnings, headline
 from scheduler.model.states import IN_HAND, JOB_STATES, TERMINAL
 from scheduler.model.verbs import LARGEST_PK
 from scheduler.web import filters
+from scheduler.web.graph import draw
 
 ROWS: Final = 50
 LOG_ROWS: Final = 200
@@ -21,6 +22,8 @@ NEWEST: Final = 20_000  # jobs that the plots are made of
 PLOT_AGE_S: Final = 5.0
 COUNT_AGE_S: Final = 0.5
 OUTPUT_BYTES: Final = 65_536
+DEEP: Final = 12  # steps to relatives in the picture of dependencies
+MOST_RELATIVES: Final = 40  # above the job, and below it
 STREAMS: Final = ("out", "err")
 
 
@@ -31,6 +34,7 @@ class Page(NamedTuple):
     values: dict[str, Any]
     job: int | None = None
     poll_s: float = 0.0
+    is_live: bool = True
 
 
 Draw = Callable[[Request, Session], Page]
@@ -117,7 +121,7 @@ def jobs(request: Request, session: Session) -> Page:
         "all_states": JOB_STATES,
         "restrictions": session.restrictions("jobqueue"),
     }
-    return Page("jobs.html", values)
+    return Page("jobs.html", values, is_live=not before)
 
 
 def job(request: Request, session: Session) -> Page:
@@ -127,12 +131,16 @@ def job(request: Request, session: Session) -> Page:
     if found is None:
         raise HTTPException(404, f"no job {number}, or you may not see it")
     state = found.facts["state"]
+    has_edges = any(part and part.rows for part in (found.parts["parents"], found.parts["children"]))
+    family = session.records("family", job=number, deep=DEEP, most=MOST_RELATIVES) if has_edges else []
     values = {
         "job": found.facts,
         "is_over": state in TERMINAL,
         "reason": found.why,
         "parts": {name: None if part is None else part.records() for name, part in found.parts.items()},
         "unseen": found.unseen,
+        "graph": draw(family, number),
+        "has_more": len(family) >= MOST_RELATIVES,
         "streams": {} if session.access["output"] == NOTHING else outputs(session, number),
     }
     return Page("job.html", values, job=number, poll_s=2.0 if state in IN_HAND else 0.0)
@@ -155,7 +163,12 @@ def log(request: Request, session: Session) -> Page:
     before = filters.number(query.get("before", ""))
     rows = session.records("page_of_log", **wanted, before=before, limit=LOG_ROWS + 1)
     older = rows[LOG_ROWS - 1]["pk"] if len(rows) > LOG_ROWS else None
-    return Page("log.html", {"filter": wanted, "rows": rows[:LOG_ROWS], "older": older, "before": before}, poll_s=2.0)
+    return Page(
+        "log.html",
+        {"filter": wanted, "rows": rows[:LOG_ROWS], "older": older, "before": before},
+        poll_s=0.0 if before else 2.0,
+        is_live=not before,
+    )
 
 
 def schedules(_request: Request, session: Session) -> Page:

@@ -42,6 +42,12 @@ def query(values: Mapping[str, Any], **changes: Any) -> Markup:
     return escape(f"?{text}" if text else "")
 
 
+def is_one_word(value: Any) -> bool:
+    """Say whether a command can name this: a word of characters that are shown as they are."""
+    text = str(value)
+    return text.isprintable() and len(text.split()) == 1 and text == text.strip()
+
+
 def clock(value: datetime | None) -> Markup:
     """Return an instant: the time of day today, else the date as well; the whole of it when pointed at."""
     if value is None:
@@ -62,5 +68,6 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(lines=lines, raw=raw, query=query, clock=clock, clipped=clipped, as_json=as_json)
+    made.tests["one_word"] = is_one_word
     made.globals["version"] = version()
     return made

@@ -16,6 +16,7 @@ from scheduler.web import filters
 from scheduler.web.changes import Changes
 from scheduler.web.logins import shows_states_only
 from scheduler.web.pages import Draw, Page
+from scheduler.web.verbs import NEEDS_CARE, possible, rights
 
 COOKIE: Final = "drover"
 LOG: Final = logging.getLogger("uvicorn.error")
@@ -31,6 +32,7 @@ def drawn(draw: Draw) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
         with session_of(request) as session:
             page = draw(request, session)
+            page.values["verbs"] = rights(request.state.login, session)
         return render(request, page)
 
     return endpoint
@@ -56,12 +58,12 @@ def identify(request: Request) -> None:
 def render(request: Request, page: Page, status: int = 200) -> Response:
     """Return a page as HTML, with what all pages have."""
     person = request.state.person
-    notes, values = [], page.values
+    notes = []
     if person:
         notes, person.notes = person.notes, []
     html = request.app.state.templates.get_template(page.template).render(
-        values, request=request, person=person, notes=notes, job_of_page=page.job, poll_s=page.poll_s,
-        path=request.url.path,
+        page.values, page=page, request=request, person=person, notes=notes, path=request.url.path,
+        here=f"{request.url.path}?{request.url.query}".rstrip("?"), possible=possible, needs_care=NEEDS_CARE,
     )  # fmt: skip
     return HTMLResponse(html, status)
 
@@ -85,7 +87,9 @@ async def changes(request: Request) -> Response:
 def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     identify(request)
-    return render(request, Page("error.html", {"title": "Not found", "text": error.detail}), error.status_code)
+    return render(
+        request, Page("error.html", {"title": "Not found", "text": error.detail}, is_live=False), error.status_code
+    )
 
 
 def failed(request: Request, error: Exception) -> Response:
@@ -93,7 +97,7 @@ def failed(request: Request, error: Exception) -> Response:
     LOG.warning("%s: %s", request.url.path, " ".join(str(error).split()))
     status = 503 if isinstance(error, WorldError) else 403 if isinstance(error, ConfigError) else 500
     text = "Visitors do not see this." if status == 403 and request.state.person is None else str(error)
-    return render(request, Page("error.html", {"title": "This cannot be shown", "text": text}), status)
+    return render(request, Page("error.html", {"title": "This cannot be shown", "text": text}, is_live=False), status)
 
 
 def ask_to_sign_in(request: Request, _error: Exception) -> Response:

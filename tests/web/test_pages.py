@@ -81,6 +81,18 @@ def test_jobs_of_others_are_hidden_from_a_front_end(web_database: str, rows: psy
         assert client.get(f"/changes?job={other}").status_code == 404
 
 
+def test_dependencies_are_drawn_as_a_picture_of_links(operator: TestClient, rows: psycopg.Connection) -> None:
+    first, second, third = (insert(rows, args=HOSTILE) for _ in range(3))
+    for child, parent in ((second, first), (third, second)):
+        rows.execute(
+            "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)", (child, parent)
+        )  # fmt: skip
+    picture = operator.get(f"/jobs/{third}").text.partition("<svg")[2].partition("</svg>")[0]
+    assert re.findall(r'href="/jobs/(\d+)"', picture) == [str(first), str(second), str(third)]
+    assert picture.count('class="edge"') == 2
+    assert "<svg" not in operator.get(f"/jobs/{insert(rows)}").text
+
+
 def test_hostile_texts_are_shown_and_not_obeyed(operator: TestClient, rows: psycopg.Connection) -> None:
     kind = f"evil<b>{uuid4().hex[:6]}"
     rows.execute("insert into drover.agent (agent_group, agent_type) values ('default', %s)", (kind + HOSTILE,))

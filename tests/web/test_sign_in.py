@@ -5,8 +5,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
+import scheduler.web.people as people_module
 from scheduler.errors import ConfigError
-from scheduler.web import people as people_module
 from scheduler.web.app import make_app
 from scheduler.web.people import IDLE_S, People
 from tests.web.conftest import KEY, ORIGIN

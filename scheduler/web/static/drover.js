@@ -157,6 +157,15 @@
     if (event.key === "k") row(-1);
   });
 
+  /* ---- forms */
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-confirm]");
+    if (button && !window.confirm(button.dataset.confirm)) event.preventDefault();
+    if (event.target.matches("[data-all]"))
+      for (const box of document.querySelectorAll("input[form=marked]")) box.checked = event.target.checked;
+  });
+
   /* ---- the link with the key: what stands behind # is sent to no server, and is taken out of the history */
 
   function signIn() {

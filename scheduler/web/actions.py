@@ -1,0 +1,138 @@
+"""Commands from the pages: rows of drover.jobqueue, inserted by drover.command with the rights of whoever signed in.
+
+About one thing, about marked jobs, or about all jobs that a filter finds, after a page that says how many these are.
+"""
+
+import re
+from collections.abc import Sequence
+from time import monotonic, sleep
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from scheduler.cli.output import as_json
+from scheduler.cli.session import Session
+from scheduler.errors import DroverError
+from scheduler.model.states import JOB_STATES
+from scheduler.model.verbs import SEE_RESULT, CommandError, Verb, parse
+from scheduler.web import filters, verbs
+from scheduler.web.forms import Form, last
+from scheduler.web.logins import writing
+from scheduler.web.pages import Page
+from scheduler.web.people import Person
+from scheduler.web.views import session_of
+
+MOST: Final = 5000  # commands at once
+WAIT_S: Final = 2.0  # for the answers to a few
+FEW: Final = 50
+LOOK_S: Final = 0.05
+OWN_PATH: Final = re.compile(r"/(?:[A-Za-z0-9_%?&=.+~-][A-Za-z0-9/_%?&=.+~-]*)?")
+
+
+def act(request: Request, form: Form) -> Response:
+    """Give a command about each thing that is named; the page that sent the form shows the answers."""
+    person: Person = request.state.person
+    verb = _verb(last(form, "about"), last(form, "verb"))
+    words = [word for word in dict.fromkeys(form.get("word", [])) if word.strip()]
+    if not words:
+        person.notes.append(("bad", f"{verb.name}: nothing was marked; no command was sent"))
+    else:
+        _give(request, [f"{verb.name} {word}" for word in words[:MOST]])
+    return _back(form)
+
+
+def act_on_all(request: Request, form: Form) -> Response:
+    """Give a command about all jobs that a filter finds, if they are still as many as the page said, or fewer."""
+    person: Person = request.state.person
+    verb = _verb(verbs.JOBS, last(form, "verb"))
+    wanted = filters.read(form)
+    with session_of(request) as session:
+        jobs = numbers(session, wanted, verb)
+    if len(jobs) > (filters.number(last(form, "count")) or 0):
+        person.notes.append(
+            ("bad", f"{verb.name}: there are more such jobs by now, {len(jobs)}; look, and send it again")
+        )
+        return RedirectResponse(f"/jobs/all{filters.link(wanted)}", 303)
+    _give(request, [f"{verb.name} {job}" for job in jobs])
+    return RedirectResponse(f"/jobs{filters.link(wanted)}", 303)
+
+
+def confirm(request: Request, session: Session) -> Page:
+    """Show how many jobs a filter finds, and what may be done with all of them."""
+    if request.state.person is None:
+        raise HTTPException(403, "sign in first")
+    wanted = filters.read(filters.of_request(request.query_params))
+    found = {row["state"]: row["jobs"] for row in session.records("count_jobs", **wanted.parameters())}
+    counts = {state: found[state] for state in JOB_STATES if state in found}
+    offers = [
+        (verb, min(MOST, sum(counts.get(state, 0) for state in verbs.possible(verb))))
+        for verb in verbs.rights(request.state.login, session)[verbs.JOBS]
+    ]
+    values = {"filter": wanted, "counts": counts, "offers": [offer for offer in offers if offer[1]], "most": MOST}
+    return Page("all_jobs.html", values, is_live=False)
+
+
+def numbers(session: Session, wanted: filters.Filter, verb: Verb) -> list[int]:
+    """Return the jobs that a filter finds and that take a verb, the oldest first, as many as are commanded at once."""
+    states = [state for state in verbs.possible(verb) if state in (wanted.states or JOB_STATES)]
+    parameters = wanted.parameters() | {"states": states}
+    return [job for (job,) in session.rows("numbers_of_jobs", **parameters, limit=MOST)]
+
+
+def _verb(what: str, name: str) -> Verb:
+    for verb in verbs.OFFERED.get(what, ()):
+        if verb.name == name:
+            return verb
+    raise HTTPException(400, "there is no such command here")
+
+
+def _give(request: Request, commands: Sequence[str]) -> None:
+    """Insert the commands, all or none, and note the answers that come at once."""
+    person: Person = request.state.person
+    try:
+        for words in commands:
+            parse(words)
+        with session_of(request) as session:
+            with writing(session):
+                sent = [pk for (pk,) in session.rows("insert_commands", commands=list(commands))]
+            person.notes += _notes(session, sent)
+    except CommandError as mistake:
+        person.notes.append(("bad", f"{mistake}; no command was sent"))
+    except DroverError as error:
+        person.notes.append(("bad", f"{error}; no command was sent"))
+
+
+def _notes(session: Session, sent: Sequence[int]) -> list[tuple[str, str]]:
+    if not session.value("is_any_scheduler_active"):
+        return [("bad", f"no scheduler is active: {_commands(len(sent))} until one is")]
+    answers = _answers(session, sent) if len(sent) <= FEW else []
+    notes = [("good" if answer["ok"] else "bad", _text(answer)) for answer in answers]
+    if left := len(sent) - len(answers):
+        notes.append(("", f"{_commands(left)} for the scheduler, which comes to them in turn"))
+    return list(dict.fromkeys(notes))
+
+
+def _commands(count: int) -> str:
+    return "one command waits" if count == 1 else f"{count} commands wait"
+
+
+def _text(answer: dict[str, Any]) -> str:
+    return f"{answer['words']}: {as_json(answer['result']) if answer['text'] == SEE_RESULT else answer['text']}"
+
+
+def _answers(session: Session, sent: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the answers that come in time."""
+    until = monotonic() + WAIT_S
+    while True:
+        found = session.records("answers", commands=list(sent))
+        if len(found) == len(sent) or monotonic() > until:
+            return found
+        sleep(LOOK_S)
+
+
+def _back(form: Form) -> Response:
+    """Lead back to the page of ours that sent the form."""
+    path = last(form, "back")
+    return RedirectResponse(path if OWN_PATH.fullmatch(path) else "/", 303)

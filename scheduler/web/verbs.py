@@ -1,0 +1,62 @@
+"""Which commands the pages offer: all verbs of the registry that need no word but the name of what they are about.
+
+What a verb does, who may give it and how it is refused is the registry's and the scheduler's; a page only leaves out
+what a job in its state would refuse.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from scheduler.cli.session import Session
+from scheduler.model.states import BLOCKED, FAILED, HELD, IN_HAND, JOB_STATES, SKIPPED, TERMINAL, states_before
+from scheduler.model.verbs import HOST, JOB, TYPE, VERBS, Verb
+from scheduler.web.logins import Login
+
+JOBS, QUEUES, HOSTS, TYPES, SCHEDULES, CONDITIONS = "job", "queue", "host", "agent", "schedule", "condition"
+RIGHTS_AGE_S: Final = 30.0
+NEEDS_CARE: Final = ("cancel", "killjob", "ice")  # asked about once more
+
+
+def _is_about_jobs_alone(verb: Verb) -> bool:
+    return verb.about == JOB and all(word.startswith("[") for word in verb.usage.split()[1:])
+
+
+OFFERED: Final[Mapping[str, tuple[Verb, ...]]] = {
+    JOBS: tuple(verb for verb in VERBS.values() if _is_about_jobs_alone(verb)),
+    QUEUES: tuple(verb for verb in VERBS.values() if verb.carried_out_by == "pause"),
+    HOSTS: tuple(verb for verb in VERBS.values() if (verb.about, verb.usage) == (HOST, "NAME")),
+    TYPES: tuple(verb for verb in VERBS.values() if (verb.about, verb.usage) == (TYPE, "NAME")),
+    SCHEDULES: tuple(verb for verb in VERBS.values() if verb.usage == "SCHEDULE"),
+    CONDITIONS: (VERBS["unblock"],),
+}
+# States in which a job takes a verb; a verb that is not here is offered in all.
+POSSIBLE: Final[Mapping[str, Collection[str]]] = {
+    "release": {HELD},
+    "hold": states_before(HELD),
+    "ice": states_before(SKIPPED),
+    "retry": {FAILED},
+    "cancel": set(JOB_STATES) - TERMINAL,
+    "killjob": IN_HAND,
+    "unblock": {BLOCKED},
+}
+
+
+def possible(verb: Verb) -> Collection[str]:
+    """Return the states in which a job takes a verb."""
+    return POSSIBLE.get(verb.name, JOB_STATES)
+
+
+def rights(login: Login, session: Session) -> dict[str, list[Verb]]:
+    """Return the verbs that whoever has this login may give, about what; none for visitors."""
+
+    def ask() -> dict[str, list[Verb]]:
+        may_command = not login.is_visitor and session.value("may_command")
+        is_operator = may_command and session.value("is_operator")
+        return {what: offered(what, is_operator=is_operator, may_command=may_command) for what in OFFERED}
+
+    return login.cached("rights", RIGHTS_AGE_S, ask)
+
+
+def offered(what: str, *, is_operator: bool, may_command: bool) -> list[Verb]:
+    """Return the verbs that somebody may give about this."""
+    return [verb for verb in OFFERED[what] if is_operator or (may_command and verb.is_for_owners)]
