@@ -1050,6 +1050,11 @@ update drover.recovery set recovery_next = now()
       where recovery_condition = name or (name like '%:' and starts_with(recovery_condition, name)))
    and exists (select from drover.scheduler_group where {{owns_group}})
 
+-- name: read_start_conditions
+-- Return the conditions of hosts and agent types that jobs of the group are blocked on since their starts failed.
+select recovery_condition from drover.recovery
+ where recovery_group = :group::text and recovery_condition ~ '^(host|agent):[^:]+$'
+
 -- name: stop_unstartable
 -- Block or fail jobs of a type in the queue that ask for a host, '' is none, up to `most`: they cannot start. Return
 -- how many, and the parents among those that failed. No row: none.

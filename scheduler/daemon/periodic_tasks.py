@@ -52,6 +52,7 @@ class PeriodicTasks:
         self._unknown_queues: set[str] = set()  # that a warning was about
         self._flush: FlushPass | None = None  # under way
         self._deliveries = Deliveries()
+        self._knows_conditions = False  # of those that the owner of the group before us left
         self._began = loop.now
         rescan, go_on = partial(self.bring_forward, "rescan"), partial(self._due_in, "next command", 0.0)
         schedules_in = partial(self._due_in, "schedules")
@@ -97,6 +98,7 @@ class PeriodicTasks:
         )
         rescan = {"rescan": now + min(rescan_s, self._timers.rescan)}
         self._due = dict.fromkeys(self._tasks, NEVER) | at_once | rescan
+        self._knows_conditions = False
         self._core.report.show_hosts_again()
 
     def stop(self) -> None:
@@ -159,6 +161,11 @@ class PeriodicTasks:
 
     def _check_conditions(self) -> Steps[None]:
         self._due_in("recovery", self._timers.rescan)  # if it is refused, or a notification was lost
+        if not self._knows_conditions:
+            rows = yield from self._ask("read_start_conditions")
+            self._core.know_start_conditions(text_of(name) for (name,) in rows)
+            self._knows_conditions = True
+            self._due_in("starts", 0.0)
         if names := self._core.cleared_conditions():
             yield from self._ask("check_now", names=names)
         if (seconds := (yield from check_next(self.context))) is not None:

@@ -10,7 +10,7 @@ It does no input or output, reads no clock but its argument `now`, and uses no r
 name the function that handles each event, and what is done when each deadline has come.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from scheduler.model import events as e
@@ -215,6 +215,10 @@ class Core:
     def has_start_policies(self) -> bool:
         """Say whether jobs of some type are not to wait in the queue if they cannot start, or have been blocked."""
         return start_failures.has_policies(self.state)
+
+    def know_start_conditions(self, names: Iterable[str]) -> None:
+        """Learn which conditions of hosts and agent types an earlier daemon left, to let their jobs go in time."""
+        self.state.start_conditions.update(names)
 
     def start_failures(self, now: float) -> list[StartFailure]:
         """Return which waiting jobs cannot start and are not to wait in the queue. Those in hand go back to it."""

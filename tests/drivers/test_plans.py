@@ -65,6 +65,7 @@ CHORES: dict[str, dict[str, object]] = {
     "queue_deliveries": {"most": 200},
     "find_alternates": {"most": 200},
     "find_alerts": {"most": 200},
+    "read_start_conditions": {},
     "forget_events": {"beyond": 0, "most": 5000},
 }
 ANY = [Claim(pk, 1, b"", b"1n", WANT) for pk in range(1, BATCH + 1)]

@@ -146,17 +146,24 @@ def test_a_job_that_fails_since_its_host_is_down_releases_its_children_c26_c28(
     daemon.wait(child)
 
 
-def test_blocked_jobs_of_a_host_return_after_the_daemon_was_killed_c24_t84(
-    launch: Launch, beta: Server, record: Path
+@pytest.mark.parametrize("is_back_before", [True, False])
+def test_blocked_jobs_of_a_host_return_with_it_after_the_daemon_was_killed_c24_c56_t84(
+    launch: Launch, beta: Server, record: Path, is_back_before: bool
 ) -> None:
     beta.kill()
-    text = QUICK + table("beta", beta) + types(record) + policy("away", AWAY + "wait = 1")
+    text = QUICK + table("beta", beta) + types(record) + policy("away", SLOW)
     first = launch(text)
     pks = insert(first, *["block"] * 3, jq_host="beta")
     first.wait_all(pks, "blocked")
     first.kill()
-    beta.begin()
-    launch(text).wait_all(pks)
+    if is_back_before:
+        beta.begin()
+    second = launch(text)
+    if not is_back_before:
+        second.until(lambda: second.value("select host_reason from drover.host where host_name = 'beta'"))
+        beta.begin()
+    second.wait_all(pks)
+    assert second.value("select sum(jq_attempt) from drover.jobqueue where jq_type = 'block'") == 3
 
 
 def test_blocked_jobs_obey_commands_c26_t62_t89(launch: Launch, beta: Server, record: Path) -> None:
