@@ -12,6 +12,7 @@ HOSTS: Final = ("alpha", "beta", "gamma")
 LONGER: Final = {"": "", "^[a-m]": "^(a1|n$)", "[nz]": "^(n1|z$)"}  # patterns of more than one character
 
 EVERY_FIFTH: Final = 5  # seed has quotas
+START_POLICIES: Final = (15, 7)  # of so many seeds this one has types whose jobs do not wait if they cannot start
 
 POLICIES: Final = (  # for conditions
     Policy(),
@@ -106,6 +107,26 @@ def _timers(rng: Random) -> Scheduler:
         hold_max=rng.choice((1, 10, 1000)), fetch_limit=rng.choice((0, 1, 10, 1000)),
         start_limit=rng.choice((60.0, 60.0, 30.0)), kill_grace=rng.choice((20.0, 20.0, 5.0)),
     )  # fmt: skip
+
+
+def has_start_policies(seed: int) -> bool:
+    """Say whether jobs of types of this seed do not wait if they cannot start."""
+    return seed % START_POLICIES[0] == START_POLICIES[1]
+
+
+def start_policies(seed: int, config: Config) -> Config:
+    """Let jobs of some seeds be blocked or fail if they cannot start, and a host be away at times; without dice."""
+    if not has_start_policies(seed):
+        return config
+    ways: tuple[Literal["block", "fail", "wait"], ...] = ("block", "fail", "block", "wait")
+    agents = {
+        name: attrs.evolve(kind, on_start_failure=ways[(seed // 15 + number) % 4])
+        for number, (name, kind) in enumerate(config.agents.items())
+    }
+    hosts = {
+        name: attrs.evolve(host, transport="ssh") if name == "alpha" else host for name, host in config.hosts.items()
+    }
+    return attrs.evolve(config, agents=agents, hosts=hosts)
 
 
 def quotas(seed: int, steps: int = 0) -> list[dict[str, Any]]:

@@ -39,7 +39,20 @@ from scheduler.model.states import (
     TERMINAL,
 )
 from scheduler.policy.job import IN_PROGRESS, TRIED_ALONE
-from scheduler.policy.recovery import Ask, Condition, Fail, Forget, Policy, Release, Step, Wait, wait_before
+from scheduler.policy.recovery import (
+    AGENT,
+    HOST,
+    Ask,
+    Condition,
+    Fail,
+    Forget,
+    Policy,
+    Release,
+    Step,
+    Wait,
+    wait_before,
+)
+from scheduler.policy.start_failures import StartFailure
 from tests.sim.broken import Broken
 
 STAFF: Final = ("anna", "bert")  # members of the role of that name
@@ -186,6 +199,7 @@ class Recovery:
     next: float
     tries: int = 0
     came: int = 0
+    looked: float = 0.0  # when it was checked last, or a job came
     jobs: dict[int, tuple[str, float, int]] = field(default_factory=dict)
 
 
@@ -287,13 +301,32 @@ class Database:
         fresh = Recovery(row.condition, now, now + wait_before(self.policy, 0))
         recovery = self.conditions.setdefault(row.condition, fresh)
         recovery.came += 1
+        recovery.looked = now
         recovery.jobs[row.pk] = row.rank, row.queued, row.pk
         self._notify()
 
-    def quotas_have_room(self, names: Iterable[str], now: float) -> None:
-        """Let jobs that are blocked on these quotas be looked at now."""
+    def start_conditions(self) -> list[str]:
+        """Return the conditions of hosts and agent types that jobs are blocked on since their starts failed."""
+        return [name for name in self.conditions if name.startswith((HOST, AGENT)) and name.count(":") == 1]
+
+    def stop_unstartable(self, owner: str, failure: StartFailure, now: float) -> tuple[int, list[int]]:
+        """Block or fail jobs of a type and a host in the queue; return how many, and the parents that failed."""
+        if not self._serves(owner, now):
+            return 0, []
+        places = [rows for place, rows in self.queued.items() if (place[0], place[2]) == (failure.type, failure.host)]
+        found = [row for rows in places for row in rows.values() if row.is_claimable]
+        rows = [row for row in found if not self.locked_of([row.pk], now)]
+        for row in rows:
+            row.text = failure.text
+            if failure.state == FAILED:
+                row.bits = 2
+            self.move(row, failure.state, now)
+        return len(rows), [row.pk for row in rows if row.edges and failure.state == FAILED]
+
+    def check_now(self, names: Iterable[str], now: float) -> None:
+        """Let jobs that are blocked on these conditions be looked at now; a name with a colon at its end is several."""
         for name, recovery in self.conditions.items():
-            if name.startswith(tuple(names)):
+            if any(name == each or (each.endswith(":") and name.startswith(each)) for each in names):
                 recovery.next = min(recovery.next, now)
 
     def read_recovery(self, now: float) -> Condition | float | None:
@@ -311,6 +344,7 @@ class Database:
         recovery = self.conditions[seen.name]
         if not self._serves(owner, now):
             return 0, []
+        recovery.looked = now
         match step:
             case Forget():
                 if recovery.jobs:

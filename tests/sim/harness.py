@@ -28,6 +28,7 @@ from tests.sim.queries import Cursor
 if TYPE_CHECKING:
     from tests.sim.world import Sim
 
+STARTS_S = 5.0  # between two looks for jobs that cannot start
 OWN_AGE = 10.0  # a row of ours that is this old and not in memory was lost on its way
 
 
@@ -61,6 +62,8 @@ class Daemon:
         self.has_exited = False
         self.processes: dict[int, Process] = {}
         self.links: dict[str, bool] = {}  # hosts that have to be reached, and whether they are
+        self.up_since: dict[str, float] = {}  # hosts that were reached, since when
+        self.sees_since = sim.now  # that it serves, and its watch connection is up
         self.refused: set[int] = set()  # slots that were to start on one that is down, since one came up
         self._reach()
         self.cursors: dict[int, Cursor] = {}
@@ -70,7 +73,7 @@ class Daemon:
         self.is_watching = True
         self.watch_losses = 0
         self.woken_in_flight = 0  # wake-ups on their way
-        self.due_at = self.rescan_at = self.check_at = float("inf")
+        self.due_at = self.rescan_at = self.check_at = self.starts_at = float("inf")
         self.written = invariants.Written()
         self.lease.connected(sim.now)
         self._acts: dict[type, Callable[[Any], None]] = {
@@ -100,7 +103,10 @@ class Daemon:
         """Return the instant of the next tick of ours."""
         if self.core.state.quotas.has_room:
             self.check_at = min(self.check_at, self.sim.now + 0.2)
-        watch = min(self.lease.next_deadline(), self.due_at, self.rescan_at, self.check_at)
+        is_serving = self.lease.state is LeaseState.SERVING
+        if is_serving and self.core.has_start_policies and self.starts_at == float("inf"):
+            self.starts_at = self.sim.now
+        watch = min(self.lease.next_deadline(), self.due_at, self.rescan_at, self.check_at, self.starts_at)
         return min(self.core.next_deadline(), watch if self.is_watching else float("inf"))
 
     def tick(self) -> None:
@@ -287,6 +293,7 @@ class Daemon:
     def _link_up(self, name: str) -> None:
         if self.links.get(name) is False:
             self.links[name] = True
+            self.up_since[name] = self.sim.now
             self.refused.clear()
             self.tell(e.HostUp(name))
 
@@ -481,8 +488,10 @@ class Daemon:
             live, losses = self.core.live_rows(), self.watch_losses
             self.later(self.sim.watch_delay(), self._lease_effect, statement, self.owner, live, losses)
         if self.lease.state is not LeaseState.SERVING:
-            self.due_at = self.rescan_at = self.check_at = float("inf")
+            self.due_at = self.rescan_at = self.check_at = self.starts_at = float("inf")
             return
+        if self.starts_at <= now:
+            self._stop_unstartable(now)
         if self.check_at <= now:
             self._check_conditions(now)
         if self.due_at <= now:
@@ -500,18 +509,33 @@ class Daemon:
     def _check_conditions(self, now: float) -> None:
         """Check the condition that is due longest, if one is."""
         if self.core.state.quotas.has_room:
-            self.sim.database.quotas_have_room(self.core.cleared_conditions(), now)
+            self.sim.database.check_now(self.core.cleared_conditions(), now)
         seen = self.sim.database.read_recovery(now)
         if not isinstance(seen, Condition):
             self.check_at = float("inf") if seen is None else now + max(0.2, seen)
             return
-        step = self.core.state.quotas.step(seen) if seen.name.startswith(CONDITION) else decide(seen)
+        quotas = self.core.state.quotas
+        step = quotas.step(seen) if seen.name.startswith(CONDITION) else decide(self.core.answered(seen))
         self.sim.note((seen, step))
         moved, parents = self.sim.database.check_condition(self.owner, seen, step, now)
         self.core.settle(parents)
         self.check_at = now + 0.2
         if moved:
             self.tell(e.Woken())
+
+    def _stop_unstartable(self, now: float) -> None:
+        """Block or fail jobs that cannot start, and let those be looked at that can again."""
+        self.starts_at = now + STARTS_S
+        for each in self.core.start_failures(now):
+            self.sim.note(each)
+            count, parents = self.sim.database.stop_unstartable(self.owner, each, now)
+            self.core.settle(parents)
+            if count:
+                self.starts_at = now + 0.2
+        if names := self.core.cleared_conditions():
+            self.sim.note(f"over: {names}")
+            self.sim.database.check_now(names, now)
+            self.check_at = now
 
     def _rescan(self, now: float) -> None:
         self.rescan_at = now + self.config.scheduler.rescan
@@ -566,6 +590,8 @@ class Daemon:
         self.tell(e.Serve(self.lease.until))
         self.tell(e.Woken())
         self.look_around()
+        self.sees_since = self.sim.now
+        self.core.know_start_conditions(self.sim.database.start_conditions())
         self.due_at = self.check_at = self.sim.now
         self.rescan_at = self.sim.now + self.config.scheduler.rescan
 

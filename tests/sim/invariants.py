@@ -28,6 +28,7 @@ from scheduler.model.states import (
     ST_READY,
     ST_RUNNING,
     TERMINAL,
+    LeaseState,
     QueryState,
 )
 from scheduler.policy.capacity import UNLIMITED, HostState
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 MOST_TICKS: Final = 50  # at one instant
 FEW_ITEMS: Final = 1  # that an agent finishes before it gets lines ahead
 TOLERANCE_S: Final = 0.001
+SOON_S: Final = 6.0  # after which jobs of a host that is back are looked at: the core is asked every 5 s
 
 
 class Memory:
@@ -81,6 +83,7 @@ def check(sim: "Sim") -> None:
         cursors_match_expanding(sim, world)
         no_wake_up_is_lost(sim, world)
     blocked_jobs_are_listed(sim)
+    jobs_return_with_their_host(sim)
     conditions_end(sim)
     leases_are_single(sim)
     what_is_in_hand_is_noted(sim)
@@ -331,6 +334,19 @@ def rows_are_memory(sim: "Sim") -> None:
             live = {*daemon.core.state.jobs, *pending}
         if row.pk not in live and not daemon.may_have_lost(row):
             broken("rows_are_memory", f"job {row.pk} attempt {row.attempt_in_hand} is in hand, and nobody knows it")
+
+
+def jobs_return_with_their_host(sim: "Sim") -> None:
+    """Jobs that are blocked on a host that is up are looked at soon, by the daemon after a crash too (C56)."""
+    daemon, now = sim.daemon, sim.now
+    if not (daemon.is_alive and daemon.is_watching and daemon.lease.state is LeaseState.SERVING):
+        return
+    for recovery in sim.database.conditions.values():
+        name = recovery.name.removeprefix("host:")
+        if recovery.jobs and name != recovery.name and daemon.links.get(name):
+            since = max(recovery.looked, daemon.up_since[name], daemon.sees_since)
+            if now - since > SOON_S:
+                broken("jobs_return_with_their_host", f"{recovery.name} was not looked at for {now - since:.1f} s")
 
 
 def blocked_jobs_are_listed(sim: "Sim") -> None:

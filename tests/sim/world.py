@@ -51,14 +51,14 @@ class Sim:
         self.history: deque[tuple[float, Any]] = deque(maxlen=HISTORY)
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._serials = dict.fromkeys(("event", "owner", "pid", "pk"), 0)
-        self.often = often
+        self.often = {*often, "cut_link"} if configs.has_start_policies(seed) else often
         self.never = {do for do in frontend.ACTS if do is not frontend.insert_some and self.chance(0.4)}
         self.faults = self.rng.choice((0.0, 0.0, 0.01, 0.05))  # of the database, a request
         self.delay = self.rng.choice((0.0005, 0.005, 0.5))  # of the database, about
         self.pace = self.rng.choice((0.05, 0.5, 5.0))  # seconds between acts of the front-end
         self.database = Database(self.ring, self._ended)
         self.database.policy = configs.POLICIES[seed % len(configs.POLICIES)]
-        self.config = configs.first(self.rng)
+        self.config = configs.start_policies(seed, configs.first(self.rng))
         self.natures: dict[str, Character] = {}  # of every type there ever was
         self.queue_names = ["default", "heavy", "light"]
         self.queues: list[dict[str, Any]] = [
@@ -241,6 +241,7 @@ class Sim:
 
     def reload(self, config: Config) -> None:
         """The file is another one, and the daemon is told to read it; if it is dead the next one will."""
+        config = configs.start_policies(self.seed, config)
         old, self.config = self.config, config
         if self.daemon.is_alive:
             self.daemon.pump()
@@ -300,6 +301,7 @@ class Sim:
 
     def _watch_again(self, daemon: Daemon) -> None:
         daemon.is_watching = True
+        daemon.sees_since = self.now
         daemon.lease.connected(self.now)
         if daemon.is_alive:
             daemon.woken()
