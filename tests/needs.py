@@ -42,6 +42,7 @@ def _has_slurm() -> bool:
 
 
 FAKETIME = _faketime()
+CHROMIUM = shutil.which("chromium")
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 PRESENT: dict[str, Callable[[], bool]] = {
@@ -67,6 +68,7 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "postgres account": _may_run_postgres,
     "root": lambda: os.geteuid() == 0,
     "puremagic": lambda: importlib.util.find_spec("puremagic") is not None,
+    "chromium": lambda: CHROMIUM is not None and importlib.util.find_spec("playwright") is not None,
     "runuser": lambda: os.geteuid() == 0 and shutil.which("runuser") is not None,
 }
 
