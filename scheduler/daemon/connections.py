@@ -11,7 +11,8 @@ the daemon that has the row now works on it.
 
 NOTIFY is unrestricted, and each wake-up asks the database something, so each channel is rate-limited: BURST at once,
 and one every `gap_s` seconds in the long run; what comes sooner waits and becomes one. A wake-up that led to something
-does not count, so plain inserts are never delayed.
+does not count, so plain inserts are never delayed. The queue connection itself listens to what it claims for: while it
+is down nothing can be claimed, and when it is up again everything is asked for; the watch connection hears all else.
 
 Where a pooler gives each transaction another server process, LISTEN fails silently. So the daemon notifies itself now
 and then, over another connection than the one that listens: a server process delivers its own notifications with its
@@ -42,9 +43,10 @@ NEEDED: Final[dict[e.ConnectionKind, tuple[str, str]]] = {  # and what waits wit
     "queries": ("expansion connection", "SQL jobs wait"),
     "statements": ("agent-database connection", "jobs of types with db = statements or sql wait"),
 }
+LISTEN_TO_QUEUE: Final = "listen drover_queue"  # by the connection that claims then: its server process is awake already
 LISTEN: Final = (
-    "listen drover_queue", "listen drover_due", "listen drover_change", "listen drover_command",
-    "listen drover_recovery", "listen drover_delivery",
+    "listen drover_due", "listen drover_change", "listen drover_command", "listen drover_recovery",
+    "listen drover_delivery",
 )  # fmt: skip
 KNOWN_REASONS: Final = 8  # of one failure, which are not logged again: two that alternate are no news
 BURST: Final = 5  # wake-ups of a channel that pass at once
@@ -106,8 +108,8 @@ class Connections:
         connect = partial(Connection, self._loop, reconnect_max=timers.reconnect_max)
         self.queue = connect(
             "queue", with_parameters(conninfo, application_name="drover queue"),
-            settings=(SAFE_PATH, *queue_settings(timers.lock_limit), *PLANS),
-            on_up=self._queue_up, on_down=self._queue_down,
+            settings=(SAFE_PATH, *queue_settings(timers.lock_limit), *PLANS, LISTEN_TO_QUEUE),
+            on_up=self._queue_up, on_down=self._queue_down, on_notify=self._notified,
         )  # fmt: skip
         self.watch = connect(
             "watch", with_parameters(conninfo, application_name="drover watch"),
@@ -371,6 +373,7 @@ class ListenProbe:
         if not self._sender.is_up:
             return AGAIN_S
         if self.is_polling:  # listen again: the reason may have been the end of LISTEN alone
+            yield from answer_to(self._sender, LISTEN_TO_QUEUE)
             for text in self._listen:
                 listens = yield from answer_to(self._listener, text)
             if isinstance(listens, Failure):
