@@ -43,7 +43,7 @@ NEEDED: Final[dict[e.ConnectionKind, tuple[str, str]]] = {  # and what waits wit
     "queries": ("expansion connection", "SQL jobs wait"),
     "statements": ("agent-database connection", "jobs of types with db = statements or sql wait"),
 }
-LISTEN_TO_QUEUE: Final = "listen drover_queue"  # by the connection that claims then: its server process is awake already
+LISTEN_TO_QUEUE: Final = "listen drover_queue"  # run by the connection that claims: its server process is awake then
 LISTEN: Final = (
     "listen drover_due", "listen drover_change", "listen drover_command", "listen drover_recovery",
     "listen drover_delivery",
@@ -109,7 +109,7 @@ class Connections:
         self.queue = connect(
             "queue", with_parameters(conninfo, application_name="drover queue"),
             settings=(SAFE_PATH, *queue_settings(timers.lock_limit), *PLANS, LISTEN_TO_QUEUE),
-            on_up=self._queue_up, on_down=self._queue_down, on_notify=self._notified,
+            on_up=self._queue_up, on_down=self._queue_down, on_notify=self.rate_limit.notified,  # not of a probe
         )  # fmt: skip
         self.watch = connect(
             "watch", with_parameters(conninfo, application_name="drover watch"),
