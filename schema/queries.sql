@@ -344,9 +344,12 @@ select string_agg(jq_pk::text, ',') from drover.jobqueue
  where jq_pk = any (:pks::bigint[]) and jq_pk not in (select jq_pk from free)
 
 -- name: record_in_hand
--- Replace all records of what we have in hand by one.
-with before as (delete from drover.in_hand where hand_owner = :owner::uuid)
-insert into drover.in_hand select :owner::uuid, :pks::bigint[] where cardinality(:pks::bigint[]) > 0
+-- Replace all records of what we have in hand by one. Where another daemon has taken over they stay as they are: it
+-- finds in them what it gives back, maybe after we have forgotten that.
+with {{ownership}},
+before as (delete from drover.in_hand where hand_owner = :owner::uuid and exists (select from ownership))
+insert into drover.in_hand
+select :owner::uuid, :pks::bigint[] from ownership where cardinality(:pks::bigint[]) > 0
 
 -- name: settle
 -- Settle up to 1,000 edges below ended parents, of the first parent from child `beyond` on. It is a statement of its

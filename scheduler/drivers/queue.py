@@ -98,7 +98,7 @@ class QueueConnection:
             case r.Settle(parents, beyond):
                 return "settle", {"parents": parents, "beyond": beyond}
             case r.RecordInHand(pks):
-                return "record_in_hand", {"owner": self.owner, "pks": pks}
+                return "record_in_hand", {**ours, "pks": pks}
             case r.WriteLog(rows):
                 names = ("jobs", "types", "hosts", "agents", "pids", "messages")
                 has_events = any(row.type == EVENT for row in rows)

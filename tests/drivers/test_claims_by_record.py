@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from scheduler.model.events import EndedAndClaimed
-from scheduler.model.queue_requests import End, EndAndClaim
-from tests.connection_tools import OTHER, fetch, rows_of, take_group
+from scheduler.model.queue_requests import End, EndAndClaim, RecordInHand
+from tests.connection_tools import OTHER, QUERIES, ask, fetch, rows_of, take_group
 from tests.queue_tools import OWNER, WANT, Desk, insert, many, states
 
 ROW = "select jq_state::text, jq_attempt, jq_wanted from drover.jobqueue where jq_pk = 1"
@@ -104,3 +104,17 @@ def test_a_daemon_of_this_version_that_takes_over_leaves_rows_and_tokens_as_they
     take_group(database, OTHER)
     assert fetch(database, "select claim_jobs from drover.claimable order by claim_first") == before
     assert fetch(database, "select count(*) from drover.jobqueue where jq_state <> 'queued'") == [(0,)]
+
+
+def test_a_former_owner_that_forgot_it_leaves_its_record_to_the_rescue_of_the_next(desk: Desk, database: str) -> None:
+    insert(database)
+    take_group(database, OTHER)
+    with Desk(database, OTHER) as former:
+        former.claim()
+        take_group(database)
+        late = former.ask(EndAndClaim([End(1, 1, 2_000_000, 1_500_000, "alpha", 42, None)], ()))
+        assert isinstance(late, EndedAndClaimed)
+        assert list(late.fenced) == [1]
+        former.ask(RecordInHand([]))
+    ask(desk.loop, desk.connection, QUERIES["rescue"], group="default", owner=OWNER, live=[], age=0.0)
+    assert [(claim.pk, claim.attempt) for claim in desk.claim()] == [(1, 2)]

@@ -199,6 +199,7 @@ FAULTS: Final = {  # in a query: this text becomes that one
     "recorded_job_is_not_rescued": ("rescue", "when (j.jq_state = 'queued'", "when false and (j.jq_state = 'queued'"),
     "rescue_of_a_recorded_job_that_waits": ("rescue", "then not drover.has_token(j) and", "then"),
     "rescue_of_a_recorded_job_counts_no_attempt": ("rescue", "jq_attempt = over.attempt", "jq_attempt = j.jq_attempt"),
+    "record_replaced_by_a_former_owner": ("record_in_hand", "and exists (select from ownership)", ""),
     "recorded_job_is_held": ("hold_job", "or drover.has_token(j)", "or true"),
     "interruption_not_counted": ("rescue", "+ (j.jq_state = 'running')::integer", ""),
     "rescued_job_keeps_where_it_was": (

@@ -103,6 +103,10 @@ REPEATED = """
 select pk, jq_args, sum(times) from faults.begun join drover.jobqueue on jq_pk = pk
  where jq_args !~ '(fail|blocked:|stuck:|1000)' group by pk, jq_args having sum(times) > 1 order by pk
 """
+WAITING = """select jq_pk, w.jq_state::text, reason, jq_attempt, jq_rescued, drover.has_token(j) as has_token,
+       (select array_agg(log_message order by log_pk) from drover.log where log_jq_fk = jq_pk) as log
+  from drover.why w join drover.jobqueue j using (jq_pk) where w.jq_state < 'done' limit 10"""
+RECORDS = "select hand_owner::text, hand_jobs from drover.in_hand"
 FAILURES = """
 select sum(case when jq_msq then 2 * jq_itemsfailed
                 else greatest(jq_failures - (jq_args like '%fail%')::integer, 0) end)::integer
@@ -486,7 +490,7 @@ class Site:
         return self.value(FAILURES) or 0
 
     def _story(self) -> str:
-        waiting = self.rows("select jq_pk, jq_state::text, reason from drover.why where jq_state < 'done' limit 10")
+        waiting = [*self.rows(WAITING), *self.rows(RECORDS)]
         for each in self.daemons:
             if each.process.poll() is None:
                 each.signal(SIGUSR1)  # it says what its agents do

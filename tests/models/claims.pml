@@ -41,8 +41,9 @@ byte in_hand[NAMES];                  /* jobs in the records of a name */
 mtype state[JOBS];
 byte attempt[JOBS], marked_by[JOBS], rescued;
 
-/* A daemon. `given` are the jobs that an agent has, `finished` those of them that ended well. */
-typedef Daemon { bool is_alive, steps_down, must_compare; byte name, memory, given, finished; byte attempts[JOBS] }
+/* A daemon. `given` are the jobs that an agent has, `finished` those of them that ended well. One that is deaf was told
+ * that jobs are not its own any more, and has not learnt yet that another daemon owns the group. */
+typedef Daemon { bool is_alive, steps_down, must_compare, is_deaf; byte name, memory, given, finished; byte attempts[JOBS] }
 Daemon daemon[DAEMONS];
 
 /* A statement on its way. `jobs` are those that it ends, marks, gives back or records, or that a rescue leaves alone. */
@@ -174,7 +175,11 @@ inline carry_out(s) {
     :: sent[s].kind == Turn -> carry_out_turn(s)
     :: sent[s].kind == Mark -> carry_out_mark(s)
     :: sent[s].kind == GiveBack -> carry_out_give_back(s)
+#ifdef WITHOUT_OWNED_RECORD
     :: sent[s].kind == Record -> in_hand[sent[s].name] = sent[s].jobs
+#else
+    :: sent[s].kind == Record && owner == sent[s].name -> in_hand[sent[s].name] = sent[s].jobs
+#endif
     :: sent[s].kind == Rescue && sent[s].was_owner -> carry_out_rescue(sent[s].name, sent[s].jobs)
     :: else
     fi
@@ -220,7 +225,7 @@ inline forget_jobs(d, which) {
 /* The lease is lost: all children are killed, all jobs forgotten. */
 inline stand_by(d) {
   forget_jobs(d, 255);
-  daemon[d].must_compare = false; daemon[d].steps_down = false;
+  daemon[d].must_compare = false; daemon[d].steps_down = false; daemon[d].is_deaf = false;
 #ifndef WITHOUT_NEW_NAME
   daemon[d].name = names + 1; names++
 #endif
@@ -261,7 +266,7 @@ inline compare(d) {
 
 #define IS_IDLE(d) (daemon[d].is_alive && sent[d].kind == Nothing)
 #define MAY_ASK(d) (IS_IDLE(d) && owner == daemon[d].name && !daemon[d].must_compare)
-#define STANDS_BY(d) (IS_IDLE(d) && daemon[d].memory == 0 && owner != daemon[d].name)
+#define STANDS_BY(d) (IS_IDLE(d) && !daemon[d].is_deaf && daemon[d].memory == 0 && owner != daemon[d].name)
 #define IS_OWNED_BY_LIVING ((daemon[0].is_alive && owner == daemon[0].name) || (daemon[1].is_alive && owner == daemon[1].name))
 #define MAY_GIVE(d, j) (daemon[d].is_alive && !daemon[d].must_compare && HAS(daemon[d].memory, j) && !IS_GOING_BACK(d, j))
 #define IN_RECORDS(n) (in_hand[n] && n != daemon[d].name)
@@ -292,8 +297,12 @@ proctype daemon_of(byte d) {
   :: d_step { daemon[d].is_alive && sent[d].is_done ->
        if
        :: sent[d].was_owner -> read_answer(d)
+       :: !sent[d].was_owner && sent[d].kind == Turn -> daemon[d].is_deaf = true; read_answer(d)  /* fenced */
        :: else -> forget_statement(d); stand_by(d)
        fi; skip }
+  :: d_step { IS_IDLE(d) && daemon[d].is_deaf && in_hand[daemon[d].name] != daemon[d].memory ->
+       send(d, Record, daemon[d].memory, false); skip }
+  :: d_step { IS_IDLE(d) && daemon[d].is_deaf -> stand_by(d); skip }
   :: d_step { IS_IDLE(d) && owner != daemon[d].name && daemon[d].memory -> stand_by(d); skip }
   :: d_step { IS_IDLE(d) && daemon[d].must_compare ->
        if

@@ -48,7 +48,9 @@ def test_no_claim_is_lost_or_doubled_in_millions_of_states(tmp_path: Path, size:
     assert_nothing_is_wrong(search(tmp_path, *size))
 
 
-@pytest.mark.parametrize("rule", ["RECORD", "NEW_ATTEMPT", "NEW_NAME", "COMPARISON", "MARK", "FENCES", "TOKEN"])
+@pytest.mark.parametrize(
+    "rule", ["RECORD", "OWNED_RECORD", "NEW_ATTEMPT", "NEW_NAME", "COMPARISON", "MARK", "FENCES", "TOKEN"]
+)
 def test_a_rule_that_is_left_out_is_missed(tmp_path: Path, rule: str) -> None:
     size = ("FAULTS=0", "COMMANDS=1") if rule == "TOKEN" else ("FAULTS=1", "COMMANDS=0")
     assert "errors: 1" in search(tmp_path, f"WITHOUT_{rule}", *size)

@@ -433,7 +433,9 @@ class Database:
         return EndedAndClaimed(claims, parents, fenced, reached, found, has_lapsed=bool(turn.wanted) and not is_owner)
 
     def take_stock(self, owner: str, pks: Sequence[int], now: float) -> None:
-        """Say anew what an owner has in hand."""
+        """Say anew what an owner has in hand, as long as the group is its."""
+        if owner != self.group_owner:
+            return
         self.noted = [*(note for note in self.noted if note[0] != owner), (owner, list(pks), now)]
 
     def meets_unreadable(self, turn: EndAndClaim, now: float) -> bool:

@@ -230,7 +230,7 @@ class Twins:
     def take_stock(self, owner: str, pks: Sequence[int]) -> None:
         """Say anew what an owner has in hand."""
         with self.instant():
-            self._ask(self.queries["record_in_hand"], owner=owner, pks=pks)
+            self._ask(self.queries["record_in_hand"], group="default", owner=owner, pks=pks)
             self.fake.take_stock(owner, pks, self.now)
 
     def find_locked(self, pks: Sequence[int]) -> None:
