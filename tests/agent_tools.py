@@ -31,7 +31,7 @@ def module(path: str) -> ModuleType:
     assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = loaded
-    with patch.object(sys, "path", [str((AGENTS / path).parent), *sys.path]):  # for the modules beside it
+    with patch.object(sys, "path", [str((AGENTS / path).parent), str(LIBRARY), *sys.path]):  # for the modules beside it
         spec.loader.exec_module(loaded)
     return loaded
 

@@ -14,7 +14,7 @@ from email.message import EmailMessage
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import addresses
+import drover_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,11 +65,11 @@ def post(url: str, body: bytes, headers: Mapping[str, object], settings: Setting
         raise ValueError(f"not a URL of a webhook: {url[:200]}")
     port = parts.port or (443 if parts.scheme == "https" else 80)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    with addresses.connect(host, port, settings.allow, deadline) as plain:
+    with drover_addresses.connect(host, port, settings.allow, deadline) as plain:
         if parts.scheme == "http":
             return answer(plain, request(path, parts.netloc, body, headers), deadline)
         context = ssl.create_default_context(cafile=settings.roots)
-        plain.settimeout(addresses.left(deadline))
+        plain.settimeout(drover_addresses.left(deadline))
         with context.wrap_socket(plain, server_hostname=host) as secure:
             return answer(secure, request(path, parts.netloc, body, headers), deadline)
 
@@ -92,13 +92,13 @@ def request(path: str, host: str, body: bytes, headers: Mapping[str, object]) ->
 
 def answer(connected: socket, data: bytes, deadline: float) -> str:
     """Send a request; return the status of the answer. Raises FailedError, OSError."""
-    connected.settimeout(addresses.left(deadline))
+    connected.settimeout(drover_addresses.left(deadline))
     connected.sendall(data)
     status = 100
     head = b""
     while status < 200:  # 100 to 199 are followed by another answer
         while b"\r\n\r\n" not in head:
-            connected.settimeout(addresses.left(deadline))
+            connected.settimeout(drover_addresses.left(deadline))
             more = connected.recv(4096)
             if not more:
                 break
@@ -135,7 +135,7 @@ def mail(to: str, body: str, settings: Settings, deadline: float) -> str:
     message["From"], message["To"], message["Subject"] = settings.sender, to, subject(told)
     message.set_content(json.dumps(told, indent=2, ensure_ascii=False))
     try:
-        with smtplib.SMTP(*settings.relay, timeout=addresses.left(deadline)) as relay:
+        with smtplib.SMTP(*settings.relay, timeout=drover_addresses.left(deadline)) as relay:
             relay.send_message(message)
     except smtplib.SMTPException as error:
         raise FailedError(f"the relay refuses it: {error}") from error

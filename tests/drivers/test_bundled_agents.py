@@ -40,7 +40,7 @@ def huge(tmp_path: Path) -> Path:
 def test_every_agent_that_is_shipped_is_tested() -> None:
     folders = {path.name for path in AGENTS.iterdir() if path.is_dir() and not path.name.startswith("_")} - {"lib"}
     assert set(NAMES) == folders
-    assert set(NAMES) >= {"sha256", "mimetype", "license", "noop", "shell", "cleanup"}
+    assert set(NAMES) >= {"sha256", "mimetype", "license", "noop", "shell", "cleanup", "notify", "http", "sql"}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.agent_tools import module
 
-addresses = module("notify/addresses.py")
+addresses = module("lib/drover_addresses.py")
 sending = module("notify/sending.py")
 PATIENT_S = 20.0
 LOOPBACK = [ipaddress.ip_network("127.0.0.0/8")]

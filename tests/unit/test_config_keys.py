@@ -189,7 +189,9 @@ def test_shipped_file_is_valid_and_runs_four_agents_f122() -> None:
         "license",
         "noop",
     ]
-    assert list(found.agents) == ["sha256", "mimetype", "license", "noop", "shell", "cleanup", "notify"]
+    assert list(found.agents) == [
+        "sha256", "mimetype", "license", "noop", "shell", "http", "sql", "cleanup", "notify",
+    ]  # fmt: skip
 
 
 def test_shipped_settings_are_commented_at_their_defaults_f122() -> None:
