@@ -150,8 +150,8 @@ grant select (jq_pk) on drover.jobqueue to drover_tenant;
 grant select (job_pk, job_hidden) on drover.job to drover_tenant;
 grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup,
   drover.my_item_failure, drover.my_graph, drover.my_jobd, drover.my_job_groups, drover.my_jobdepends,
-  drover.my_blocked, drover.my_event, drover.my_subscription, drover.my_delivery, drover.our_jobs, drover.our_log,
-  drover.our_output, drover.our_why
+  drover.my_blocked, drover.my_stages, drover.my_event, drover.my_subscription, drover.my_delivery, drover.our_jobs,
+  drover.our_log, drover.our_output, drover.our_why
   to drover_frontend, drover_frontend_sql, drover_tenant;
 grant execute on function drover.fellows(), drover.shared_jobs(), drover.job_share(bigint, name, boolean)
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;

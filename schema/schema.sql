@@ -3835,6 +3835,29 @@ CREATE VIEW drover.my_output WITH (security_barrier='true') AS
      JOIN drover.jobqueue j ON ((j.jq_pk = o.out_jq_fk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
+CREATE VIEW drover.my_stages WITH (security_barrier='true') AS
+ SELECT my_jobs.jq_pk,
+    my_jobs.jq_job_fk,
+    my_jobs.jq_name,
+    my_jobs.jq_type,
+    my_jobs.jq_state,
+        CASE my_jobs.jq_state
+            WHEN 'held'::drover.job_state THEN 'PAUSED'::text
+            WHEN 'queued'::drover.job_state THEN
+            CASE
+                WHEN ((my_jobs.jq_unmet > 0) OR (my_jobs.jq_wait_until > now())) THEN 'PENDING'::text
+                ELSE 'QUEUED'::text
+            END
+            WHEN 'claimed'::drover.job_state THEN 'SUBMITTING_JOB'::text
+            WHEN 'running'::drover.job_state THEN COALESCE(NULLIF("left"((my_jobs.jq_variables ->> 'stage'::text), 64), ''::text), 'RUNNING'::text)
+            WHEN 'blocked'::drover.job_state THEN 'BLOCKED'::text
+            WHEN 'done'::drover.job_state THEN 'FINISHED'::text
+            WHEN 'skipped'::drover.job_state THEN 'FINISHED'::text
+            WHEN 'cancelled'::drover.job_state THEN 'CANCELLED'::text
+            ELSE 'FAILED'::text
+        END AS stage
+   FROM drover.my_jobs;
+
 CREATE VIEW drover.my_subscription WITH (security_barrier='true') AS
  SELECT subscription.sub_pk,
     subscription.sub_owner,

@@ -1,9 +1,11 @@
 """The database is read only, moves to a replica, or is lost by one of two daemons: no job is lost or done twice."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import psycopg
@@ -83,6 +85,51 @@ def test_a_daemon_follows_its_primary_to_the_replica_that_is_promoted(record: Pa
         until(there, "select where (select count(*) from drover.jobqueue where jq_state = 'done') = 2")
         assert value(there, "select max(jq_attempt) from drover.jobqueue") == 1
         assert lines(record) == [f"gate:{gate}", "more"]
+
+
+@pytest.mark.slow
+def test_a_crash_of_postgres_under_load_loses_no_job_queue_schedule_or_event_t37(own_server: str, record: Path) -> None:
+    kept = """select (select count(*) from drover.queue where queue_name = 'kept'),
+                     (select count(*) from drover.schedule where schedule_name = 'kept'),
+                     (select count(*) from drover.subscription)"""
+    done = "select count(*) from drover.jobqueue where jq_state = 'done' and jq_type = 'a'"
+    told = "select count(*), count(distinct ev_jq_fk) from drover.event where ev_new = 'done' and ev_is_final"
+    with start(QUICK + HOST + agent("a", rec(record), slots=2), own_server) as daemon:
+        daemon.execute("select drover.subscribe('status', is_site => true)")
+        daemon.wait(daemon.insert(jq_type="command", jq_args="add-queue kept 3", role="drover_operator"))
+        job = '{"jq_type": "a"}'
+        daemon.execute(
+            "insert into drover.schedule (schedule_name, schedule_at, schedule_job) values ('kept', '2100-01-01', %s)",
+            job,
+        )
+        daemon.insert_all([{"jq_type": "a", "jq_args": f"nap:0.01;{n}"} for n in range(200)])
+        daemon.until(lambda: daemon.value(done) > 20)
+        crash(own_server)
+        until(own_server, f"select where ({done}) = 200")
+        assert rows(own_server, kept) == [(1, 1, 1)]
+        assert rows(own_server, told) == [(200, 200)]
+        assert set(lines(record)) == {f"nap:0.01;{n}" for n in range(200)}
+
+
+def crash(conninfo: str) -> None:
+    """Kill a process of the server, which starts anew with what its log has; return when it answers again."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        os.kill(connection.info.backend_pid, SIGKILL)
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("select 1")
+    deadline = time.monotonic() + 20.0
+    while True:
+        try:
+            rows(conninfo, "select 1")
+            return
+        except psycopg.OperationalError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def rows(conninfo: str, query: str) -> list[Any]:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        return connection.execute(query.encode()).fetchall()
 
 
 def both(here: str, there: str) -> str:

@@ -112,7 +112,7 @@ def states(daemon: Daemon) -> dict[str, int]:
     return {row["del_state"]: row["n"] for row in daemon.execute(STATES)}
 
 
-def test_life_of_a_job_is_told_in_order_signed_and_with_its_end_t93_t98_t100(
+def test_life_of_a_job_is_told_in_order_signed_and_with_its_end_t64_t93_t98_t100(
     launch: Launch, receiver: Receiver
 ) -> None:
     daemon = launch(LOCAL)

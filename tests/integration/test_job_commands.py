@@ -193,6 +193,36 @@ def test_a_job_on_ice_is_skipped_and_its_children_run(launch: Launch, text: str,
     assert told(daemon, f"ice {child}", "failed") == f"job {child} is neither held nor queued: it is done"
 
 
+def test_hold_keeps_successors_waiting_and_a_change_to_ice_starts_nothing_but_them_c51(
+    launch: Launch, text: str, record: Path
+) -> None:
+    daemon = launch(text)
+    nightly = daemon.insert(jq_type="a", jq_args="nightly", jq_state="held")
+    report = daemon.insert(jq_type="a", jq_args="report", jq_state="held")
+    below(daemon, report, nightly)
+    told(daemon, f"release {report}")
+    daemon.wait(daemon.insert(jq_type="a", jq_args="another"))
+    waiting = [daemon.row(pk)["jq_state"] for pk in (nightly, report)]
+    told(daemon, f"ice {nightly}")
+    daemon.wait(report)
+    assert waiting == ["held", "queued"]
+    assert daemon.row(nightly)["jq_state"] == "skipped"
+    assert lines(record) == ["another", "report"]
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_an_urgent_job_behind_a_hundred_thousand_starts_within_a_second_c55(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    daemon.execute(
+        "insert into drover.jobqueue (jq_type, jq_args) select 'a', 'nap:0.01' from generate_series(1, 100000)"
+    )
+    daemon.until(lambda: daemon.value("select count(*) from drover.jobqueue where jq_state = 'done'") > 20)
+    urgent = [daemon.insert(jq_type="a", jq_args=str(n), jq_urgent=True) for n in range(5)]
+    rows = daemon.wait_all(urgent)
+    assert max((row["jq_starttime"] - row["jq_queued"]).total_seconds() for row in rows) < 1.0
+
+
 # ---- priority
 
 

@@ -226,7 +226,9 @@ def test_a_stranger_reads_nothing_of_a_tenant_anywhere_t113(
     assert [table for table, found in seen.items() if found != "[]" and table.startswith(("my_", "our_"))] == []
 
 
-def test_a_member_reads_all_that_the_views_for_members_show_t113(daemon: Daemon, meeting: Meeting, site: Site) -> None:
+def test_a_member_reads_all_that_the_views_for_members_show_c54_t113(
+    daemon: Daemon, meeting: Meeting, site: Site
+) -> None:
     fill(daemon, meeting, site.login("anna"))
     seen = seen_by(site.login("bert"))
     assert {table for table, found in seen.items() if "secret" in found} == {"our_jobs", "our_why", "our_log"}
