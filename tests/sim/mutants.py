@@ -178,7 +178,7 @@ MUTANTS: Final = (
          "            put_back(state, job, item, host if is_bound and job.pool.queues.takes(job, host) else None)\n",
          "            job.returned()\n"),
     _one("window_without_frame", "only_ready_agents_get_lines", _POLICY + "dispatch",
-         "min(most - len(prefetched), ", "min(most + 1 - len(prefetched), "),
+         "min(most, _share(slot)) - len(prefetched)", "min(most, _share(slot)) + 1 - len(prefetched)"),
     _one("agent_is_taken_to_be_fast", "lines_ahead_are_of_fast_agents", _POLICY + "pace",
          "self.seconds = NEVER  # an item", "self.seconds = 0.0", "insert_long"),
     _one("slow_item_does_not_count", "lines_ahead_are_of_fast_agents", _POLICY + "pace",
