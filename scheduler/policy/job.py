@@ -11,7 +11,7 @@ A job that was retried has keys `again`, of items that failed before. They come 
 or in a range: each is taken off the list at its end, and moves neither.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final
@@ -290,6 +290,10 @@ class Job:
 
     def set_verdict(self, verdict: Verdict) -> None:
         self.verdict = verdict
+
+    def set_quotas(self, keys: Iterable[str]) -> None:
+        """Note which quotas count it."""
+        self.quotas = tuple(keys)
 
     def interrupt(self) -> None:
         """Note that a connection or a host was lost under it."""

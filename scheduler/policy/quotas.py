@@ -79,7 +79,7 @@ class Quotas:
         self.most.clear()
         over: list[tuple[Job, str | None]] = []
         for job in sorted(jobs, key=lambda job: (not job.started, job.pk)):
-            job.quotas = ()
+            job.set_quotas(())
             if job.started or job.verdict is not None:
                 self._count(job, self._keys(job))
             elif not job.rules.submitter:
@@ -113,7 +113,7 @@ class Quotas:
         return keys
 
     def _count(self, job: Job, keys: Iterable[str]) -> None:
-        job.quotas = tuple(keys)
+        job.set_quotas(keys)
         self.in_hand.update(job.quotas)
 
     def ended(self, job: Job) -> None:

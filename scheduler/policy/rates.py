@@ -7,7 +7,7 @@ beside the starts there were and those promised to others. A promise keeps no ro
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,6 +35,22 @@ class Window:
         self.starts = deque(starts)
         self.promised: deque[float] = deque()
         self.unstarted = 0
+
+    def took_over(self, ages: Iterable[float], now: float) -> None:
+        """Count starts of before, by their ages in seconds."""
+        self.starts = deque(sorted([*self.starts, *(now - age for age in ages)]))
+
+    def admitted(self) -> None:
+        """Count one that is about to start."""
+        self.unstarted += 1
+
+    def left(self) -> None:
+        """Do not count one any more that has not started."""
+        self.unstarted -= 1
+
+    def set_unstarted(self, count: int) -> None:
+        """Note how many are about to start."""
+        self.unstarted = count
 
     def began(self, now: float) -> None:
         """Count a start."""
@@ -90,7 +106,7 @@ class Rates:
         self.is_known = True
         for value, ages in starts.items():
             window = self._each.setdefault(value[1:], Window()) if value else self._whole
-            window.starts = deque(sorted([*window.starts, *(now - age for age in ages)]))
+            window.took_over(ages, now)
 
     def forget(self) -> None:
         """Forget all starts: another daemon serves the group."""
@@ -103,7 +119,7 @@ class Rates:
         """Return how many jobs may be claimed beside those in hand; None for any number."""
         if not self.limit.rate:
             return None
-        self._whole.unstarted = in_hand - len(self._begun)
+        self._whole.set_unstarted(in_hand - len(self._begun))
         return self._whole.room(self.limit.rate, self.limit.interval, now)
 
     def next_at(self, now: float) -> float:
@@ -118,7 +134,7 @@ class Rates:
         window = self._each.setdefault(value, Window())
         if not window.room(most, interval, now):
             return window.promise(most, interval, now)
-        window.unstarted += 1
+        window.admitted()
         self._values[pk] = value
         return None
 
@@ -130,7 +146,7 @@ class Rates:
         self._begun.add(pk)
         self._whole.began(now)
         if (window := self._window(pk)) is not None:
-            window.unstarted -= 1
+            window.left()
             window.began(now)
 
     def put_back(self, pk: int) -> None:
@@ -138,7 +154,7 @@ class Rates:
         if pk in self._begun:
             self._begun.remove(pk)
             if (window := self._window(pk)) is not None:
-                window.unstarted += 1
+                window.admitted()
 
     def ended(self, pk: int) -> None:
         """Note that a job is in hand no more."""
@@ -146,8 +162,12 @@ class Rates:
         if pk in self._begun:
             self._begun.remove(pk)
         elif window is not None:
-            window.unstarted -= 1
+            window.left()
         self._values.pop(pk, None)
+
+    def show_again(self) -> None:
+        """Note that what was shown last is not written down."""
+        self.has_changes = True
 
     def shown(self, now: float) -> Iterator[dict[str, Any]]:
         """Yield what is to be written down: the ages of starts, in all and by value, and when there is room again."""

@@ -72,7 +72,7 @@ class Report:
     def show_rates_again(self, queues: set[str]) -> None:
         """Note that the starts of these queues are not written down after all."""
         for name in queues & self._state.rated.keys():
-            self._state.rated[name].has_changes = True
+            self._state.rated[name].show_again()
 
     @property
     def vacant(self) -> list[int]:

@@ -109,7 +109,7 @@ def answered(state: State, seen: Condition) -> Condition:
 def take_cleared(state: State) -> list[str]:
     """Return the conditions that are over, so that they are checked now, and forget them."""
     cleared = {name for name in state.start_conditions if _answer(state, name) is Answer.CLEARED}
-    state.start_conditions -= cleared
+    state.start_conditions.difference_update(cleared)
     return sorted(cleared)
 
 
