@@ -41,6 +41,8 @@ def _has_slurm() -> bool:
     return os.geteuid() == 0 and all(daemons)
 
 
+# Where Debian, npm and others put packages for all users; the program looks in none of these by itself.
+NODE_PATH = "/usr/share/nodejs:/usr/lib/node_modules:/usr/local/lib/node_modules"
 FAKETIME = _faketime()
 CHROMIUM = shutil.which("chromium")
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -49,6 +51,9 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "postgres": _has_postgres,
     "bash": lambda: shutil.which("bash") is not None,
     "node": lambda: shutil.which("node") is not None,
+    "pg of node": lambda: _runs("env", f"NODE_PATH={NODE_PATH}", "node", "-e", "require('pg')"),
+    "pgsql of php": lambda: _runs("php", "-r", "exit((int) !function_exists('pg_connect'));"),
+    "psql": lambda: shutil.which("psql") is not None,
     "perl": lambda: shutil.which("perl") is not None,
     "python": lambda: True,
     "gcc": lambda: shutil.which("gcc") is not None,
