@@ -1,21 +1,19 @@
-"""drover(8) tells what the tables and the options say: states of agents, moves of jobs, options, signals."""
+"""drover(8) tells what the tables and the options say: states of agents, options, signals."""
 
 import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from itertools import pairwise, product
 from pathlib import Path
 
 from scheduler.cli.options import command_parser
 from scheduler.drivers.system import SIGNALS
-from scheduler.model.states import IGNORE, IMPOSSIBLE, JOB_MOVES, SLOT_CELLS, STATE_NAMES, VIOLATION
+from scheduler.model.states import IGNORE, IMPOSSIBLE, SLOT_CELLS, STATE_NAMES, VIOLATION
 from tests.needs import need
 
 MANUAL = Path(__file__).resolve().parents[2] / "man/drover.8"
 TEXT = MANUAL.read_text()
 IN_DROVER_1 = {"--json", "--wait"}  # of jobs that are run by hand
-DRAWING = re.findall(r"^ST_.*->.*$", TEXT, re.MULTILINE)
 
 
 def table_cells() -> Iterator[tuple[str, str, str]]:
@@ -24,14 +22,6 @@ def table_cells() -> Iterator[tuple[str, str, str]]:
         for event, cell in row.items():
             if cell not in (IGNORE, IMPOSSIBLE):
                 yield state, event, "violation" if cell == VIOLATION else cell
-
-
-def drawn_arrows() -> Iterator[tuple[str, str]]:
-    """Yield every arrow of the drawing; names with commas between them share what comes next."""
-    for line in DRAWING:
-        groups = [group.split(", ") for group in line.split(" -> ")]
-        for left, right in pairwise(groups):
-            yield from product(left, right)
 
 
 def test_the_manual_has_no_warning() -> None:
@@ -47,23 +37,11 @@ def test_slot_transitions_in_the_manual_match_the_table_f60() -> None:
     assert set(told) == set(table_cells())
 
 
-def test_diagram_in_the_manual_matches_the_table_f60() -> None:
-    assert set(drawn_arrows()) == {(a, b) for a, _, b in table_cells() if b not in (a, "violation")}
-
-
 def test_state_numbers_in_the_manual_match_the_code_f60() -> None:
     told = re.findall(r"^\.It (\d) Ta Li (ST_\w+) Ta", TEXT, re.MULTILINE)
     shown = {STATE_NAMES[int(number)] for number, _ in told}
     assert [name for _, name in told] == [STATE_NAMES[int(number)] for number, _ in told]
     assert shown == set(STATE_NAMES) - {"ST_DONE", "ST_END"}
-
-
-def test_job_transitions_in_the_manual_match_the_table() -> None:
-    rows = TEXT.partition(".Sh JOBS\n")[2].partition(".Sh ")[0]
-    told = dict(re.findall(r"^\.It Li (\w+) Ta (.*)$", rows, re.MULTILINE))
-    assert {state: set(targets.split(", ")) for state, targets in told.items()} == {
-        state: set(targets) or {"none"} for state, targets in JOB_MOVES.items()
-    }
 
 
 def test_the_manual_documents_every_option_of_run() -> None:
