@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
@@ -84,6 +85,13 @@ def ask(database_with_roles: str, config: Path) -> Ask:
         return Done(done.returncode, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """Return an empty HOME with a short name: psql and other programs take no path of a socket over 107 bytes."""
+    with TemporaryDirectory(prefix="home-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

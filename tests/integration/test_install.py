@@ -56,9 +56,15 @@ def test_a_missing_compiler_is_told_in_one_line(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("page", ["man1/drover.1", "man8/drover.8", "man5/drover.toml.5", "man7/drover-agent.7"])
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "man").glob("drover*.[1-8]")))
 def test_manual_pages_are_installed_f141(prefix: Path, page: str) -> None:
-    assert (prefix / "share" / "man" / page).is_file()
+    assert (prefix / "share" / "man" / f"man{page[-1]}" / page).is_file()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "etc/examples").iterdir()))
+def test_examples_of_front_ends_are_installed_f142(prefix: Path, name: str) -> None:
+    (found,) = prefix.glob(f"lib/python3*/site-packages/scheduler/_data/etc/examples/{name}")
+    assert found.read_text() == (ROOT / "etc/examples" / name).read_text()
 
 
 def test_the_unit_for_systemd_is_installed_j120(prefix: Path) -> None:

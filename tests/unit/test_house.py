@@ -138,7 +138,9 @@ def _code(path: Path) -> list[str]:
     return [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call | ast.Import | ast.ImportFrom)]
 
 
-@pytest.mark.parametrize("page", ["drover.1", "drover.8", "drover.toml.5", "drover-agent.7", "drover-jobqueue.7"])
+@pytest.mark.parametrize(
+    "page", ["drover.1", "drover.8", "drover.toml.5", "drover-agent.7", "drover-jobqueue.7", "drover-tutorial.7"]
+)
 def test_each_audience_has_a_manual_page_f11(page: str) -> None:
     assert (ROOT / "man" / page).read_text().startswith(".")
 
