@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def drover_commands() -> Iterator[list[str]]:
         while words and ASSIGNMENT.fullmatch(words[0]):
             words = words[1:]
         if words[:1] == ["drover"]:
-            yield words[1:]
+            yield list(takewhile(lambda word: not re.match(r"\d?[<>&|]", word), words[1:]))
 
 
 @pytest.mark.parametrize("words", list(drover_commands()), ids=" ".join)
