@@ -5,19 +5,18 @@ too. Mistakes in the configuration never come here: they end every command with 
 """
 
 import os
-import re
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus
 
 from scheduler.cli.config_files import locate, with_logins
-from scheduler.cli.findings import FAIL, OK, WARN, Finding, print_findings
+from scheduler.cli.findings import FAIL, OK, WARN, Finding, print_findings, shown_as
+from scheduler.cli.logins import AGENTDB, MSQ, SCHEDULER, try_logins
 from scheduler.cli.session import (
     Session,
     conninfo_of_daemon,
@@ -27,7 +26,6 @@ from scheduler.cli.session import (
     update_or_check,
 )
 from scheduler.database import migrate
-from scheduler.drivers.libpq import login_of, readable, writable
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.process_spec import Surroundings, find_program, interpreter_mistake, search_path, user_mistakes
 from scheduler.drivers.ssh_host import SshHost, ssh_hosts
@@ -39,11 +37,6 @@ from scheduler.package_data import agent_folders
 
 UNREACHABLE: Final = 3
 REACH_LIMIT_S: Final = 20.0  # for a host to be reached
-LOGIN_LIMIT_S: Final = 15
-VARIABLE: Final = "DROVER_DATABASE_URL"
-SCHEDULER: Final = "drover_scheduler"
-MSQ: Final = "drover_msq"
-AGENTDB: Final = "drover_agentdb"
 GROUP_ROLES: Final = (
     "drover_owner", "drover_frontend", "drover_frontend_sql", "drover_tenant", "drover_operator", "drover_readonly",
 )  # fmt: skip
@@ -51,56 +44,58 @@ ROLES: Final = [*GROUP_ROLES, SCHEDULER, MSQ, AGENTDB]
 PREPARED: Final = b"drover_check"
 ACCEPTED: Final = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
-# What a server, or libpq, says of a log-in that it refuses, and what to do next; {role} and {keys} are put in.
-ADVICE: Final = (
-    (r'role ".*" does not exist', "run drover init --roles by a login that may create roles, or correct {keys}"),
-    (r"is not permitted to log in", "alter role {role} login"),
-    (r"no pg_hba.conf entry|pg_hba.conf rejects", "let {role} in, in pg_hba.conf, and reload the server"),
-    (r"password authentication failed|no password supplied", "give its password, by {keys} or ~/.pgpass"),
-    (r"authentication failed", "correct the line for {role} in pg_hba.conf, or {keys}"),
-    (r"too many connections for role", "alter role {role} connection limit -1, or as many as are used"),
-    (r"too many connections for database", "raise the connection limit of the database"),
-    (r"permission denied for database", "grant connect on the database to {role}"),
-    (r"remaining connection slots|too many clients", "raise max_connections of the server, or end other sessions"),
-    (r"hot standby", "name the primary in {keys}"),
-    (r"read-only", "name the primary in {keys} if this is a replica, else reset default_transaction_read_only"),
-    (r"database \".*\" does not exist", "create it, or correct {keys}"),
-)  # fmt: skip
-OTHER_ADVICE: Final = "look into the log of the server, and correct {keys}"
-
 
 def check(options: Namespace, config: Config) -> int:
     """Print every finding; 3 if it is the database that failed, 1 if it is something else."""
-    file: Finding = OK, f"configuration {locate(options.config, os.environ)}"
-    status = print_findings(chain([file], _programs(config), _queues(config), _hosts(config)))
+    return report(options, config, findings_here(options, config), findings_in_database)
+
+
+def report(
+    options: Namespace,
+    config: Config,
+    here: Iterable[Finding],
+    in_database: Callable[[Config, str], Iterable[Finding]],
+) -> int:
+    """Print findings that need no database, then those in it; return the exit status."""
+    show = shown_as(options)
+    status = print_findings(here, show)
     try:
         with running_database(config) as conninfo:
-            return print_findings(_database(config, conninfo)) or status
+            return print_findings(in_database(config, conninfo), show) or status
     except WorldError as error:
-        print_findings([(FAIL, str(error))])
+        print_findings([(FAIL, str(error))], show)
         return UNREACHABLE
 
 
+def findings_here(options: Namespace, config: Config) -> Iterator[Finding]:
+    """Yield the findings about this machine and the hosts that it connects to."""
+    yield OK, f"configuration {locate(options.config, os.environ)}"
+    yield from chain(_programs(config), _queues(config), _hosts(config))
+
+
 def _programs(config: Config) -> Iterator[Finding]:
-    """Yield whether programs can be started here; not those of other hosts, and a disabled type may lack its own."""
-    around = Surroundings(os.environ, agent_folders())
+    """Yield whether programs can be started here; not those of other hosts."""
     for path, mistake in user_mistakes(config):
         yield WARN, f"{'.'.join(map(str, path))}: {mistake}; run by this user, drover run would refuse it"
-    for name, agent in config.agents.items():
-        who, word, severity = f"agent {name}: ", agent.command[0], FAIL if agent.enabled else WARN
-        if all(config.hosts[host].transport != "local" for host in config.hosts_of(name)):
-            yield OK, f"{who}runs on other hosts only, where drover agent-check looks for {word}"
-            continue
-        try:
-            program = find_program(word, search_path(agent, around), agent.cwd or None)
-        except PermissionError as error:
-            yield severity, f"{who}{error.filename2} is not executable; chmod +x {error.filename2}"
-        except OSError:
-            place = "there" if "/" in word else "in agents/ or on PATH"
-            yield severity, f"{who}no program {word} is {place}; install it or correct its command"
-        else:
-            problem = interpreter_mistake(program, search_path(agent, around))
-            yield (severity, f"{who}{program}: {problem}") if problem else (OK, who + program)
+    for name in config.agents:
+        yield program_finding(config, name)
+
+
+def program_finding(config: Config, name: str) -> Finding:
+    """Return whether the program of an agent type can be started here; a disabled type may lack its own."""
+    around, agent = Surroundings(os.environ, agent_folders()), config.agents[name]
+    who, word, severity = f"agent {name}: ", agent.command[0], FAIL if agent.enabled else WARN
+    if all(config.hosts[host].transport != "local" for host in config.hosts_of(name)):
+        return OK, f"{who}runs on other hosts only, where drover agent-check looks for {word}"
+    try:
+        program = find_program(word, search_path(agent, around), agent.cwd or None)
+    except PermissionError as error:
+        return severity, f"{who}{error.filename2} is not executable; chmod +x {error.filename2}"
+    except OSError:
+        place = "there" if "/" in word else "in agents/ or on PATH"
+        return severity, f"{who}no program {word} is {place}; install it or correct its command"
+    problem = interpreter_mistake(program, search_path(agent, around))
+    return (severity, f"{who}{program}: {problem}") if problem else (OK, who + program)
 
 
 def _queues(config: Config) -> Iterator[Finding]:
@@ -136,7 +131,7 @@ def _hosts(config: Config) -> Iterator[Finding]:
         yield findings.get(name, (FAIL, f"host {name}: no answer within {REACH_LIMIT_S:g} s"))
 
 
-def _database(config: Config, conninfo: str) -> Iterator[Finding]:
+def findings_in_database(config: Config, conninfo: str) -> Iterator[Finding]:
     """Yield the findings about the database; WorldError if it cannot be reached, after all log-ins were tried."""
     try:
         update_or_check(config, conninfo)
@@ -208,67 +203,3 @@ def _problem(connection: psycopg.Connection, text: str) -> str:
         connection.pgconn.exec_(b"deallocate " + PREPARED),
     )
     return next((result.get_error_message() for result in results if result.status not in ACCEPTED), "")
-
-
-class Login(NamedTuple):
-    """A connection that the daemon makes: purpose, connection string, and the keys that decide about it."""
-
-    connection: str
-    purpose: str
-    conninfo: str
-    keys: str
-    sessions: int  # that are opened in this way
-
-    @property
-    def role(self) -> str:
-        """Return the role that it names, or else libpq's choice."""
-        return login_of(self.conninfo) or os.environ.get("PGUSER") or "the user of the daemon"
-
-
-def logins(config: Config, conninfo: str) -> Iterator[Login]:
-    """Yield every log-in that a daemon makes. Errors: ConfigError if a password cannot be read."""
-    own = writable(conninfo)
-    keys = VARIABLE if os.environ.get(VARIABLE) else "[database] url"
-    yield Login("queue", "claims and results", own, keys, 2)
-    yield Login("watch", "the lease and commands", own, keys, 2)
-    found = with_logins(config, os.environ).database
-    queries = found.msq_url or make_conninfo(conninfo, user=MSQ)
-    keys = "msq_url and msq_password_file in [database]"
-    yield Login("expansion", "queries of SQL jobs", readable(queries), keys, config.scheduler.expansions)
-    if asking := [name for name, agent in config.agents.items() if agent.db != "off"]:
-        url = found.agentdb_url or make_conninfo(conninfo, user=AGENTDB)
-        keys = "agentdb_url and agentdb_password_file in [database]"
-        sessions = config.scheduler.agentdb_connections
-        yield Login("agent-database", f"DB: lines of {', '.join(asking)}", url, keys, sessions)
-
-
-def try_logins(config: Config, conninfo: str) -> Iterator[Finding]:
-    """Log in as the daemon does, over each of its connections, and keep them all until the last is there."""
-    with ExitStack() as held:
-        try:
-            for login in logins(config, conninfo):
-                yield _try_login(login, held)
-        except ConfigError as error:
-            yield FAIL, f"log-in: {error}"
-
-
-def _try_login(login: Login, held: ExitStack) -> Finding:
-    who = f"log-in {login.connection} ({login.purpose}) as {login.role}"
-    try:
-        given = {"connect_timeout": LOGIN_LIMIT_S, **conninfo_to_dict(login.conninfo)}
-        session = Session(held.enter_context(psycopg.connect(make_conninfo("", **given), autocommit=True)))
-        is_right = login.connection not in ("queue", "watch") or session.value("may_register")
-        most = session.value("role_connection_limit")
-    except psycopg.Error as error:
-        refusal = str(error).removeprefix("connection failed: ")
-        advice = next((words for pattern, words in ADVICE if re.search(pattern, refusal)), OTHER_ADVICE)
-        return FAIL, f"{who}: {refusal}; {advice.format(role=login.role, keys=login.keys)}"
-    if not is_right and login.keys == VARIABLE:  # perhaps a person runs the check
-        problem = f"this role may not register a scheduler: {VARIABLE} is not a daemon's login"
-        return WARN, f"{who}: {problem}; unset it to check [database] url"
-    if not is_right:
-        return FAIL, f"{who}: this role may not register a scheduler; let {login.keys} name {SCHEDULER}"
-    if 0 <= most < login.sessions:
-        problem = f"the role is limited to {most} connections, and the daemon may open {login.sessions}"
-        return WARN, f"{who}: {problem}; alter role {login.role} connection limit {login.sessions}, or the rest waits"
-    return OK, who

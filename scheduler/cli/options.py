@@ -219,7 +219,11 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("--roles", "create the roles and their grants too"),
         _argument("--compat NAME", "make the views of an older system's tables", **COMPAT),
     )),
-    "check": Command("check.check", "check that everything is there that a scheduler needs", (), "all"),
+    "check": Command("check.check", "check that everything is there that a scheduler needs", (JSON_LINES,), "all"),
+    "doctor": Command("doctor.doctor", "the same, and try it: agents, LISTEN, clock, limits, files", (
+        _argument("--allow-root", "start agents although the user is root; agents are root too then"),
+        JSON_LINES,
+    ), "all"),
     "agent-check": Command("agent_check.check_agents", "check that agents start, or all that a new program does", (
         _argument("args TYPE|PROGRAM", "these types, enabled or not, on each of their hosts; default: all enabled; "
                   "or a program that no configuration names yet, with its path and arguments", nargs="*"),
