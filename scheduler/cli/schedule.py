@@ -98,7 +98,8 @@ def _print_next(session: Session, options: Namespace) -> int:
     if names and not rows:
         return failed(f"no schedule {names[0]}; drover schedule lists all")
     coming = islice(heapq.merge(*(_coming(row) for row in rows)), int(last))
-    return _print(Table("", ("start", "schedule"), list(coming)), json=options.json)
+    shown = [(at if options.json else _shown(at), name) for at, name in coming]
+    return _print(Table("", ("start", "schedule"), shown), json=options.json)
 
 
 def _coming(row: dict[str, Any]) -> Iterator[tuple[datetime, str]]:
@@ -108,6 +109,11 @@ def _coming(row: dict[str, Any]) -> Iterator[tuple[datetime, str]]:
             yield at.astimezone(zone_of(row["zone"])), row["name"]
     except TimesError:  # as its row says
         return
+
+
+def _shown(at: datetime) -> str:
+    """Return a start as text, with the offset of its zone: a table would have it in the zone of the reader."""
+    return at.isoformat(" ", "seconds")
 
 
 # ---- a new one
@@ -141,7 +147,7 @@ def _add(session: Session, options: Namespace) -> int:
             )  # fmt: skip
     except (TimesError, CommandError) as mistake:
         raise ConfigError(f"{mistake}; {NOTHING}") from None
-    shown = found.astimezone(zone_of(times.zone)).isoformat(" ", "seconds")
+    shown = _shown(found.astimezone(zone_of(times.zone)))
     told = {"schedule": name, "next": None if options.disabled else found}
     print(
         as_json(told) if options.json else f"schedule {name}: " + ("disabled" if options.disabled else f"next {shown}")
