@@ -3,7 +3,13 @@
 from itertools import takewhile
 
 import pytest
-from psycopg.errors import CheckViolation, InsufficientPrivilege, InvalidParameterValue, ObjectNotInPrerequisiteState
+from psycopg.errors import (
+    CheckViolation,
+    InsufficientPrivilege,
+    InvalidParameterValue,
+    ObjectNotInPrerequisiteState,
+    ReadOnlySqlTransaction,
+)
 
 from scheduler.model.verbs import VERBS
 from tests.role_tools import FRONTEND, PLAIN, SQL_ONLY, Login, add_edge, insertable
@@ -203,6 +209,26 @@ def test_only_the_scheduler_updates_jobs_t7(login: Login, role: str, statement: 
     login("").execute(PLAIN.encode())
     with pytest.raises((InsufficientPrivilege, ObjectNotInPrerequisiteState)):  # nobody updates the view
         login(f"drover_{role}").execute(statement.encode())
+
+
+@pytest.mark.parametrize("verb", OWNERS)
+def test_front_end_without_update_rights_gives_each_command_about_its_job_t24_t110(login: Login, verb: str) -> None:
+    ui = login("drover_frontend")
+    words = {"signal": "TERM", "priority": "a"}.get(verb, "")
+    order = fetch_one(ui, "select drover.command(%s)", f"{verb} {fetch_one(ui, PLAIN)} {words}".strip())
+    writes = "select has_any_column_privilege('drover.jobqueue', 'update')"
+    assert fetch_one(login(""), "select jq_args from drover.jobqueue where jq_pk = %s", order).startswith(verb)
+    assert fetch_one(ui, writes) is False
+
+
+@pytest.mark.parametrize(
+    "table", ["scheduler", "scheduler_group", "scheduler_status", "claimable", "in_hand", "recovery", "blocked", "host"]
+)
+@pytest.mark.parametrize("role", ["frontend", "frontend_sql", "tenant", "readonly"])
+def test_front_end_writes_no_lease_slot_nor_claim_t20(login: Login, role: str, table: str) -> None:
+    for statement in (f"insert into drover.{table} default values", f"delete from drover.{table}"):
+        with pytest.raises((InsufficientPrivilege, ReadOnlySqlTransaction), match=r"permission|read-only"):
+            login(f"drover_{role}").execute(statement.encode())
 
 
 def test_copy_of_ten_thousand_rows_wakes_listeners_once(login: Login) -> None:

@@ -1,5 +1,8 @@
 """Columns that the schema fills in when a job is inserted, and values that it refuses."""
 
+from datetime import UTC, datetime
+
+import psycopg
 import pytest
 from psycopg.errors import CheckViolation, UniqueViolation
 
@@ -102,3 +105,19 @@ def test_times_of_all_readable_years_are_accepted(queue: Connection) -> None:
     insert = "insert into drover.jobqueue (jq_type, jq_not_before, jq_not_after, jq_timeout) values"
     queue.execute(f"{insert} ('a', '0001-01-02 UTC', '9999-12-31', '100 years')".encode())
     assert len(fetch_all(queue, "select job_queued from drover.job")) == 2
+
+
+# ---- times
+
+
+def test_every_time_is_an_instant_whatever_zone_a_session_has_t118(database: str, queue: Connection) -> None:
+    kinds = """select distinct data_type from information_schema.columns
+                where table_schema = 'drover' and data_type ~ '^(date|time)'"""
+    assert fetch_all(queue, kinds) == [("timestamp with time zone",)]
+    seen = []
+    for zone in ("UTC", "Asia/Tokyo"):
+        with psycopg.connect(database, options=f"-c timezone={zone}", autocommit=True) as session:
+            add_job(session, jq_not_before="2030-01-01 00:00:00+00")
+            query = "select jq_not_before, now() - jq_queued < interval '1 min' from drover.jobqueue order by jq_pk"
+            seen.append(fetch_all(session, query)[-1])
+    assert seen[0] == seen[1] == (datetime(2030, 1, 1, tzinfo=UTC), True)

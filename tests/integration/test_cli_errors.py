@@ -1,14 +1,22 @@
 """How commands end when the configuration, the database or a right is missing."""
 
 import os
+import socket
 import subprocess
+from contextlib import closing, suppress
 from pathlib import Path
+from threading import Thread
+from typing import Final
 
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
+from tests import warm
 from tests.cli_tools import DROVER, Done, Drover, environment, finish, insert, run_as, write_log
+
+SSL_REQUEST: Final = bytes.fromhex("00000008 04d2162f")
 
 
 def test_every_mistake_of_the_configuration_is_reported_with_its_line(drover: Drover, config: Path) -> None:
@@ -118,6 +126,49 @@ def _set_for_sessions(connection: psycopg.Connection, setting: str, value: str) 
     """Set it for those who connect to this database from now on."""
     names = map(sql.Identifier, (connection.info.dbname, setting))
     connection.execute(sql.SQL("alter database {} set {} = {}").format(*names, sql.Literal(value)))
+
+
+@pytest.mark.parametrize("words", ["ls --all", "status", "show 1", "why 1", "why --all", "log 1", "items 1", "queue"])
+def test_a_lock_on_a_job_delays_nobody_who_reads_t23(
+    drover: Drover, active: psycopg.Connection, database: str, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    insert(active)
+    monkeypatch.setenv("DROVER_DATABASE_URL", make_conninfo(database, options="-c lock_timeout=1ms"))
+    with psycopg.connect(database) as other:
+        other.execute("select from drover.jobqueue for update")
+        assert drover(*words.split()).status == 0
+
+
+@pytest.mark.parametrize("words", ["status", "submit noop x", "init", "check"])
+def test_nothing_is_sent_to_a_server_without_the_tls_that_is_required_c53(config: Path, words: str) -> None:
+    with closing(WithoutTls()) as server:
+        database = f"postgresql://drover_operator:secret@127.0.0.1:{server.port}/drover?sslmode=require"
+        done = warm.run([*DROVER, *words.split()], env=environment(database, config))
+        assert (done.returncode, "server does not support SSL" in done.stdout + done.stderr) == (3, True), done
+        assert set(server.got) == {SSL_REQUEST}
+
+
+class WithoutTls:
+    """A server that answers a client that asks for TLS as Postgres does without it, and keeps what clients send."""
+
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._socket.accept()
+                with client:
+                    while data := client.recv(65_536):
+                        self.got.append(data)
+                        client.sendall(b"N")
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
 
 
 def test_version_needs_no_configuration(drover: Drover, config: Path) -> None:

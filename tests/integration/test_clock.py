@@ -82,3 +82,34 @@ def test_a_job_is_claimed_at_once_after_the_clock_was_set_forward(site: Site) ->
         site.set_clock("+1h")
         daemon.wait(daemon.insert(jq_type="a", jq_args="after"))
         assert "run out by the clock of the database" in daemon.stderr()
+
+
+def test_a_schedule_starts_once_at_its_time_wherever_the_clock_jumps_c20(site: Site) -> None:
+    starts = "select count(*) from drover.jobqueue where jq_type = 'a' and jq_state = 'done'"
+    add = """
+        insert into drover.schedule (schedule_name, schedule_every, schedule_job, schedule_next)
+        values ('s', '1 hour', '{"jq_type": "a", "jq_args": "scheduled"}', now() + '1 hour')"""
+    with site.serving() as daemon:
+        daemon.execute(add, role="drover_operator")
+        site.set_clock("+61m")
+        daemon.wait(daemon.insert(jq_type="a", jq_args="forward"))
+        daemon.until(lambda: daemon.value(starts) == 2)
+        site.set_clock("+0")
+        daemon.wait(daemon.insert(jq_type="a", jq_args="back"))
+        site.set_clock("+62m")
+        daemon.wait(daemon.insert(jq_type="a", jq_args="forward again"))
+        assert daemon.value("select count(*) from drover.schedule_start") == 1
+
+
+def test_a_blocked_job_waits_out_a_clock_that_was_set_back_or_is_unblocked_t79(site: Site, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    kind = agent("b", ["sh", "-c", f"test -e {there} || exit 75"], kind="exec")
+    with start("[scheduler]\nrescan = 0.5\n" + HOST + kind, site.conninfo) as daemon:
+        pks = daemon.insert_all([{"jq_type": "b"}] * 2)
+        daemon.wait_all(pks, "blocked")
+        site.set_clock("-1h")
+        there.touch()
+        told(daemon, f"unblock {pks[0]}")
+        daemon.wait(pks[0])
+        site.set_clock("+0")
+        daemon.wait(pks[1])

@@ -313,6 +313,16 @@ def test_a_job_is_visible_at_once_and_never_starts_if_cancelled_before_t66(
     assert {(daemon.row(pk)["jq_state"], daemon.row(pk)["jq_end_bits"]) for pk in pks} == {("cancelled", 2)}
 
 
+def test_a_command_in_the_second_of_the_claim_reaches_the_job_t59(launch: Launch, text: str, gate: Path) -> None:
+    daemon = launch(text)
+    for _ in range(10):
+        pks = daemon.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate}"}] * 2)
+        daemon.wait_all(pks, {"claimed", "running"})
+        for pk in pks:
+            daemon.execute(f"select drover.command('cancel {pk}')", role="drover_operator")
+        daemon.wait_all(pks, "cancelled")
+
+
 def test_jobs_that_were_cancelled_while_no_daemon_ran_never_start_t66(launch: Launch, text: str, record: Path) -> None:
     first = launch(PATIENT + text)
     first.stop()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Launch
+from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, rec
 from tests.integration.puppets import puppet, rows
 from tests.integration.test_commands import command, told
@@ -49,6 +49,32 @@ def test_a_job_that_ended_has_the_code_of_its_end_t115(daemon: Daemon, columns: 
     pk = daemon.insert(**columns)
     daemon.wait(pk, "done" if code == "normal" else "failed")
     assert daemon.value(CODE, pk) == code, daemon.row(pk)["jq_endtext"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"jq_type": "puppet", "jq_args": "echo FAIL disc is full"}, "disc is full"),
+        ({"jq_type": "puppet", "jq_args": "echo last words >&2; exit 3"}, "exit status 3"),
+        ({"jq_type": "sh", "jq_args": "echo last words >&2; exit 3"}, "exit status 3"),
+        ({"jq_type": "sh", "jq_args": "echo last words >&2; kill -9 $$"}, "killed by SIGKILL"),
+        ({"jq_type": "sh", "jq_args": "sleep 60", "jq_timeout": "0.2 s"}, "ran longer than 0.2 s"),
+        ({"jq_type": "absent", "jq_args": "x"}, "cannot start '/nowhere/at-all': No such file"),
+        ({"jq_type": "failing", "jq_args": "select 1 as n", "jq_msq": True}, "1 items failed, 0 tolerated"),
+    ],
+)
+def test_a_failure_names_job_agent_host_attempt_and_cause_t16(
+    daemon: Daemon, ask: Ask, columns: dict[str, object], told: str
+) -> None:
+    pk = daemon.insert(**columns)
+    assert told in daemon.wait(pk, "failed")["jq_endtext"]
+    (attempt,) = daemon.until(lambda: daemon.attempts(pk))
+    assert (attempt["att_host"], attempt["att_agent"], attempt["att_attempt"]) == ("alpha", columns["jq_type"], 1)
+    assert attempt["att_outcome"] == "failed"
+    shown = ask(f"show {pk}").out
+    assert [word for word in (str(pk), "alpha", str(columns["jq_type"]), told) if word not in shown] == []
+    if "last words" in str(columns["jq_args"]):
+        daemon.until(lambda: "last words" in ask(f"out -e {pk}").out + ask(f"log {pk}").out)
 
 
 def test_a_job_that_was_killed_or_cancelled_has_its_code_t115(daemon: Daemon) -> None:

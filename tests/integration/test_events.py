@@ -263,6 +263,19 @@ def test_what_has_no_room_or_no_time_left_is_a_dead_letter_t102_t103(launch: Lau
         assert sorted(row["dead_reason"] for row in daemon.execute(LETTERS)) == ["expired", "expired", "overflow"]
 
 
+def test_a_dead_letter_goes_to_the_log_and_to_two_receivers_at_once_c52(launch: Launch, receiver: Receiver) -> None:
+    with closing(Receiver()) as second:
+        daemon = launch(LOCAL)
+        subscription = "select drover.subscribe(kind => 'dead', is_site => true, targets => %s)"
+        daemon.execute(subscription, [receiver.url, second.url], role="drover_operator")
+        job = daemon.insert(jq_type="a", jq_not_after="2001-01-01")
+        daemon.wait(job, "failed")
+        daemon.until(lambda: states(daemon) == {"done": 2})
+        said = f"job {job}: expired"
+        assert [each["text"][: len(said)] for each in receiver.got + second.got] == [said] * 2
+        assert [row["log_message"][: len(said)] for row in daemon.log_rows() if row["log_type"] == "DEAD"] == [said]
+
+
 # ---- commands
 
 

@@ -12,6 +12,9 @@ from tests.integration.daemon import Daemon, Row, agent, python
 from tests.integration.test_commands import HOST, QUICK, told
 
 LONG = "wait = 3600\n"
+TWICE = "select jq_pk from drover.jobs join drover.blocked on blocked_jq_fk = jq_pk where jq_state <> 'blocked'"
+DONE = "select count(*) from drover.jobqueue where jq_type = 'b' and jq_state = 'done'"
+TRIES = "select coalesce(max(recovery_tries), 0) from drover.recovery"
 CONDITION = "select * from drover.conditions order by condition, policy"
 INVARIANT = """
 select jq_pk, jq_state, blocked_jq_fk from drover.jobqueue full join drover.blocked on blocked_jq_fk = jq_pk
@@ -180,6 +183,21 @@ def test_blocked_jobs_survive_the_kill_of_their_daemon_t84(
     second.wait_all(pks)
     assert {row["jq_rescued"] for row in map(second.row, pks)} <= {0, 1}
     assert before["recovery_tries"] >= 2
+
+
+def test_a_job_is_in_recovery_or_in_hand_and_never_in_both_t77_t88(
+    launch: Launch, licensed: Callable[..., str], ready: Path
+) -> None:
+    daemon = launch(HOST + licensed() + policy("tape", "wait = 0.1\nat_once = 7"))
+    daemon.insert_all([{"jq_type": "b", "jq_args": "tape"}] * 30)
+
+    def consistent() -> bool:
+        assert daemon.execute(INVARIANT) == daemon.execute(TWICE) == []
+        return True
+
+    daemon.until(lambda: consistent() and daemon.value(TRIES) >= 5)
+    ready.touch()
+    daemon.until(lambda: consistent() and daemon.value(DONE) == 30)
 
 
 # ---- the end

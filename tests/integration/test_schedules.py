@@ -26,6 +26,9 @@ LOOKS: Final = """
 select coalesce((status_parameter::json -> 'statements' -> 'due_schedules' ->> 'count')::integer, 0)
   from drover.scheduler_status where status_slot = -1
 """
+SHOWN: Final = """
+select coalesce(max(status_updated), 'epoch') from drover.scheduler_status where status_slot = -1
+"""
 TOOK: Final = """
 select status_parameter::jsonb -> 'statements' -> 'due_schedules' from drover.scheduler_status where status_slot = -1
 """
@@ -118,6 +121,18 @@ def test_a_daemon_without_schedules_never_asks_for_them_p4(launch: Launch, text:
     assert daemon.value(LOOKS) == 0
     daemon.stop()
     assert "due_schedules" not in daemon.stderr()
+
+
+def test_schedules_are_not_looked_at_between_their_starts_c19(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    add(daemon, "s", after="1 hour")
+    looks = []
+    for _ in range(4):
+        seen = daemon.value(SHOWN)
+        daemon.wait_all(daemon.insert_all([{"jq_type": "a", "jq_args": "{}"}] * 20))
+        daemon.until(lambda seen=seen: daemon.value(SHOWN) > seen)
+        looks.append(daemon.value(LOOKS))
+    assert looks[1:] == [looks[1]] * 3
 
 
 def test_schedules_of_the_configuration_are_written_down_followed_and_removed(launch: Launch, text: str) -> None:
