@@ -203,8 +203,9 @@ case when cardinality(:want_types::text[]) > 0 and not exists (select from owner
 -- name: end_and_claim
 -- End the plain successes of the last batch, and claim rows.
 --
--- The first row of the answer is the summary, in the columns of a claim. Then follows a row for each claim, with the
--- number of its request in `want`, in the order to run them: how far a request got says the last of its rows.
+-- The first row of the answer is the summary, in the columns of a claim, with the time of the statement in `queued`.
+-- Then follows a row for each claim, with the number of its request in `want`, in the order to run them: how far a
+-- request got says the last of its rows.
 -- The claim does not see what `ended` changes: both read the same snapshot.
 with {{ownership}},
 {{ended}},
@@ -212,7 +213,7 @@ with {{ownership}},
 {{claimed}},
 answer as (
   select null::bigint as jq_pk, attempt, null as want, args, {{lapsed}} as rank, more, null::boolean as is_marked,
-         null::timestamptz as queued
+         now() as queued
     from {{summary_of_ends}} e
    union all
   select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, is_marked, claim_queued from claimed)
@@ -234,7 +235,7 @@ with {{ownership}},
 {{claimed}},
 answer as (
   select null::bigint as jq_pk, null::integer as attempt, null as want, null as args, {{lapsed}} as rank, null as more,
-         null::boolean as is_marked, null::timestamptz as queued
+         null::boolean as is_marked, now() as queued
    union all
   select jq_pk, jq_attempt, n::text, jq_args, claim_rank, more, is_marked, claim_queued from claimed)
 select jq_pk, attempt, want, args, rank, more, is_marked, queued
@@ -1755,6 +1756,20 @@ on conflict (status_scheduler, status_slot) do update
       status_jq_fk = excluded.status_jq_fk, status_parameter = excluded.status_parameter,
       status_spawns = excluded.status_spawns, status_items = excluded.status_items,
       status_reason = excluded.status_reason, status_updated = now()
+
+-- name: count
+-- Add to the counters what the daemon has counted, and what was counted beside it. Rows are locked in one order, since
+-- daemons of other groups add to the same counters.
+with given as materialized (
+  select * from jsonb_to_recordset(:rows::jsonb) as u(name text, labels text[], value float8)),
+beside as (
+  delete from drover.counter_new
+   where ctid = any (array(select ctid from drover.counter_new for update skip locked))
+  returning counter_name, counter_labels, counter_value)
+insert into drover.counter as c (counter_name, counter_labels, counter_value)
+select name, labels, sum(value) from (select * from given union all select * from beside) u
+ group by name, labels order by name, labels
+on conflict (counter_name, counter_labels) do update set counter_value = c.counter_value + excluded.counter_value
 
 -- name: show_hosts
 -- Write when the next attempt is made to reach hosts of the group that cannot be, and why; null if they can.

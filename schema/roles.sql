@@ -195,7 +195,7 @@ grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedul
 grant select on drover.jobs_masked, drover.why_masked, drover.blocked_jobs, drover.impossible, drover.graph,
   drover.jobdepends,
   drover.queue, drover.host, drover.placement, drover.scheduler, drover.scheduler_group, drover.migration,
-  drover.condition to drover_readonly;
+  drover.condition, drover.counters, drover.depth, drover.vitals to drover_readonly;
 grant select (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_end, att_outcome,
               att_exitcode, att_signal)
   on drover.attempt to drover_readonly;
@@ -230,6 +230,8 @@ grant insert, update, delete on drover.recovery_policy, drover.recovery to drove
 grant delete on drover.blocked to drover_scheduler;
 grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover.scheduler_status to drover_scheduler;
 grant update on drover.claimable to drover_scheduler;  -- to lock the rows that it claims: none is ever changed
+grant insert, update on drover.counter to drover_scheduler;
+grant insert, update, delete on drover.counter_new to drover_scheduler;  -- update: to lock the rows that it adds up
 grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output,
   drover.item_failure, drover.command_ack to drover_scheduler;
 grant execute on function drover.settle(bigint[], bigint, integer, boolean), drover.announce(bigint[], text[]),
@@ -244,6 +246,8 @@ grant execute on function
   drover.agent_event(bigint, text), drover.bury(bigint[], text[]), drover.queue_deliveries(text, integer),
   drover.find_alternates(text, integer), drover.find_alerts(integer), drover.forget_events(bigint, integer)
   to drover_scheduler;
+-- Counts the ends that it announces, for drover metrics.
+grant execute on function drover.count_ends(bigint[], text[]) to drover_scheduler;
 -- Queues what schedules ask for, once for each of their times.
 grant execute on function
   drover.start_schedule(text, timestamptz, timestamptz, timestamptz, text, timestamptz[]),

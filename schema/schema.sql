@@ -133,6 +133,9 @@ begin
   if states && '{failed,ignored}' then
     perform drover.bury(pks, states);
   end if;
+  if states && '{done,failed,cancelled,ignored,skipped}' then
+    perform drover.count_ends(pks, states);
+  end if;
   return chunks;
 end $$;
 
@@ -277,6 +280,21 @@ begin
   perform drover.offer_all(array[new.jq_pk]) where is_free;
   return null;
 end $$;
+
+CREATE FUNCTION drover.count_ends(pks bigint[], states text[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  insert into counter_new (counter_name, counter_labels, counter_value)
+  select 'ended', array[type, state, code], count(*)
+    from unnest(pks, states) as u(pk, state)
+   cross join lateral (
+     select case when exists (select from agent where agent_type = jq_type) then jq_type else '(unknown)' end as type,
+            drover.end_code(u.state::drover.job_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal) as code
+       from jobqueue where jq_pk = u.pk and jq_type <> 'command' offset 0) j
+   where state in ('done', 'failed', 'cancelled', 'ignored', 'skipped')
+   group by type, state, code
+$$;
 
 CREATE FUNCTION drover.count_unmet(jobs bigint[], more integer) RETURNS integer
     LANGUAGE plpgsql
@@ -3112,6 +3130,34 @@ CREATE VIEW drover.conditions AS
           WHERE (blocked.blocked_recovery = recovery.recovery_pk)) b)
   WHERE (b.jobs > 0);
 
+CREATE TABLE drover.counter (
+    counter_name text NOT NULL,
+    counter_labels text[] NOT NULL,
+    counter_value double precision NOT NULL
+)
+WITH (fillfactor='50');
+
+CREATE TABLE drover.counter_new (
+    counter_name text NOT NULL,
+    counter_labels text[] NOT NULL,
+    counter_value double precision NOT NULL
+);
+
+CREATE VIEW drover.counters AS
+ SELECT c.counter_name,
+    c.counter_labels,
+    sum(c.counter_value) AS counter_value
+   FROM ( SELECT counter.counter_name,
+            counter.counter_labels,
+            counter.counter_value
+           FROM drover.counter
+        UNION ALL
+         SELECT counter_new.counter_name,
+            counter_new.counter_labels,
+            counter_new.counter_value
+           FROM drover.counter_new) c
+  GROUP BY c.counter_name, c.counter_labels;
+
 CREATE TABLE drover.dead_letter (
     dead_pk bigint NOT NULL,
     dead_date timestamp with time zone DEFAULT now() NOT NULL,
@@ -3158,31 +3204,6 @@ ALTER TABLE drover.delivery ALTER COLUMN del_pk ADD GENERATED ALWAYS AS IDENTITY
     CACHE 1
 );
 
-CREATE TABLE drover.event (
-    ev_pk bigint NOT NULL,
-    ev_date timestamp with time zone DEFAULT now() NOT NULL,
-    ev_jq_fk bigint,
-    ev_job_fk bigint,
-    ev_kind text NOT NULL,
-    ev_old text,
-    ev_new text,
-    ev_text text,
-    ev_owner name,
-    ev_tenant text,
-    ev_is_final boolean DEFAULT false NOT NULL,
-    CONSTRAINT event_ev_kind_check CHECK ((ev_kind = ANY (ARRAY['status'::text, 'error'::text, 'subscription'::text, 'share'::text, 'user'::text, 'alternate'::text, 'dead'::text, 'alert'::text]))),
-    CONSTRAINT event_ev_text_check CHECK ((length(ev_text) <= 16384))
-);
-
-ALTER TABLE drover.event ALTER COLUMN ev_pk ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME drover.event_ev_pk_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
-
 CREATE TABLE drover.queue (
     queue_name text NOT NULL,
     queue_group text NOT NULL,
@@ -3207,6 +3228,85 @@ CREATE TABLE drover.queue (
     CONSTRAINT queue_queue_max_length_check CHECK ((queue_max_length > 0)),
     CONSTRAINT queue_queue_name_check CHECK (((length(queue_name) >= 1) AND (length(queue_name) <= 64))),
     CONSTRAINT queue_queue_reserved_check CHECK ((queue_reserved >= 0))
+);
+
+CREATE VIEW drover.depth AS
+ WITH job AS (
+         SELECT claimable.claim_type AS type,
+            claimable.claim_queue AS queue,
+            'ready'::text AS state,
+            COALESCE(cardinality(claimable.claim_jobs), 1) AS jobs,
+            claimable.claim_queued AS queued
+           FROM drover.claimable
+        UNION ALL
+         SELECT jobqueue.jq_type,
+            COALESCE(jobqueue.jq_queue, ''::text) AS "coalesce",
+            'waiting'::text,
+            1,
+            jobqueue.jq_queued
+           FROM drover.jobqueue
+          WHERE ((jobqueue.jq_wait_until IS NOT NULL) AND (jobqueue.jq_state = 'queued'::drover.job_state) AND (jobqueue.jq_unmet = 0))
+        UNION ALL
+         SELECT jobqueue.jq_type,
+            COALESCE(jobqueue.jq_queue, ''::text) AS "coalesce",
+            'blocked'::text,
+            1,
+            jobqueue.jq_queued
+           FROM (drover.blocked
+             JOIN drover.jobqueue ON ((jobqueue.jq_pk = blocked.blocked_jq_fk)))
+          WHERE (jobqueue.jq_state = 'blocked'::drover.job_state)
+        UNION ALL
+         SELECT j_1.jq_type,
+            COALESCE(j_1.jq_queue, ''::text) AS "coalesce",
+            'in hand'::text,
+            1,
+            j_1.jq_queued
+           FROM (( SELECT DISTINCT unnest(in_hand.hand_jobs) AS pk
+                   FROM drover.in_hand) h
+             JOIN drover.jobqueue j_1 ON ((j_1.jq_pk = h.pk)))
+          WHERE ((j_1.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) OR ((j_1.jq_state = 'queued'::drover.job_state) AND (j_1.jq_unmet = 0) AND (j_1.jq_wait_until IS NULL) AND (NOT drover.has_token(j_1.*))))
+        )
+ SELECT COALESCE(a.agent_type, '(unknown)'::text) AS type,
+    COALESCE(queue.queue_name, '(unknown)'::text) AS queue,
+    j.state,
+    (sum(j.jobs))::bigint AS jobs,
+    min(j.queued) AS oldest
+   FROM ((( SELECT job.type,
+            job.queue,
+            job.state,
+            sum(job.jobs) AS jobs,
+            min(job.queued) AS queued
+           FROM job
+          WHERE (job.type <> 'command'::text)
+          GROUP BY job.type, job.queue, job.state) j
+     LEFT JOIN ( SELECT DISTINCT agent.agent_type
+           FROM drover.agent) a ON ((a.agent_type = j.type)))
+     LEFT JOIN drover.queue ON ((queue.queue_name = j.queue)))
+  GROUP BY COALESCE(a.agent_type, '(unknown)'::text), COALESCE(queue.queue_name, '(unknown)'::text), j.state;
+
+CREATE TABLE drover.event (
+    ev_pk bigint NOT NULL,
+    ev_date timestamp with time zone DEFAULT now() NOT NULL,
+    ev_jq_fk bigint,
+    ev_job_fk bigint,
+    ev_kind text NOT NULL,
+    ev_old text,
+    ev_new text,
+    ev_text text,
+    ev_owner name,
+    ev_tenant text,
+    ev_is_final boolean DEFAULT false NOT NULL,
+    CONSTRAINT event_ev_kind_check CHECK ((ev_kind = ANY (ARRAY['status'::text, 'error'::text, 'subscription'::text, 'share'::text, 'user'::text, 'alternate'::text, 'dead'::text, 'alert'::text]))),
+    CONSTRAINT event_ev_text_check CHECK ((length(ev_text) <= 16384))
+);
+
+ALTER TABLE drover.event ALTER COLUMN ev_pk ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME drover.event_ev_pk_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
 );
 
 CREATE VIEW drover.fair AS
@@ -4349,6 +4449,30 @@ CREATE TABLE drover.verb (
     CONSTRAINT verb_verb_job_every_check CHECK ((verb_job_every >= 0))
 );
 
+CREATE VIEW drover.vitals AS
+ SELECT scheduler.scheduler_uuid,
+    scheduler.scheduler_group,
+    scheduler.scheduler_host,
+    scheduler.scheduler_pid,
+    scheduler.scheduler_version,
+    scheduler.scheduler_started,
+    (scheduler.scheduler_seen > (now() - make_interval(secs => ((2)::double precision * scheduler.scheduler_lease)))) AS is_alive,
+    scheduler_status.status_updated,
+    ((v.vital ->> 'jobs'::text))::bigint AS jobs,
+    ((v.vital ->> 'expansions'::text))::bigint AS expansions,
+    ((v.vital ->> 'memory_mb'::text))::double precision AS memory_mb,
+    ((v.vital ->> 'cpu_s'::text))::double precision AS cpu_s,
+    ((v.vital ->> 'slow_turns'::text))::bigint AS slow_turns,
+    ((v.vital ->> 'longest_turn_ms'::text))::double precision AS longest_turn_ms,
+    ((v.vital ->> 'recent_turn_ms'::text))::double precision AS recent_turn_ms,
+    jsonb_array_length((v.vital -> 'troubles'::text)) AS troubles,
+    (scheduler_status.status_reason IS NOT NULL) AS is_refused,
+    (v.vital -> 'statements'::text) AS statements
+   FROM ((drover.scheduler
+     JOIN drover.scheduler_status ON (((scheduler_status.status_scheduler = scheduler.scheduler_uuid) AND (scheduler_status.status_slot = '-1'::integer))))
+     CROSS JOIN LATERAL ( SELECT (scheduler_status.status_parameter)::jsonb AS vital
+         OFFSET 0) v);
+
 CREATE VIEW drover.why_masked AS
  SELECT r.jq_pk,
     r.jq_type,
@@ -4376,6 +4500,9 @@ ALTER TABLE ONLY drover.blocked
 
 ALTER TABLE ONLY drover.command_ack
     ADD CONSTRAINT command_ack_pkey PRIMARY KEY (ack_jq_fk, ack_scheduler);
+
+ALTER TABLE ONLY drover.counter
+    ADD CONSTRAINT counter_pkey PRIMARY KEY (counter_name, counter_labels);
 
 ALTER TABLE ONLY drover.dead_letter
     ADD CONSTRAINT dead_letter_pkey PRIMARY KEY (dead_pk);

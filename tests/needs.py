@@ -74,6 +74,7 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "root": lambda: os.geteuid() == 0,
     "puremagic": lambda: importlib.util.find_spec("puremagic") is not None,
     "chromium": lambda: CHROMIUM is not None and importlib.util.find_spec("playwright") is not None,
+    "promtool": lambda: shutil.which("promtool") is not None,
     "runuser": lambda: os.geteuid() == 0 and shutil.which("runuser") is not None,
 }
 

@@ -5,9 +5,8 @@ The dashboard stands above the commands and uses their sessions and statements, 
 
 from argparse import Namespace
 from importlib import import_module
-from importlib.util import find_spec
 
-from scheduler.errors import ConfigError
+from scheduler.cli.extras import require
 from scheduler.model.config import Config
 
 PACKAGES = ("starlette", "uvicorn", "jinja2")
@@ -15,10 +14,6 @@ PACKAGES = ("starlette", "uvicorn", "jinja2")
 
 def serve(options: Namespace, config: Config) -> int:
     """Serve the dashboard until it is stopped."""
-    if missing := [package for package in PACKAGES if find_spec(package) is None]:
-        raise ConfigError(
-            f"drover web needs packages that are not installed: {', '.join(missing)}; "
-            "install them with pip install 'drover-scheduler[web]'"
-        )
+    require("web", PACKAGES)
     status: int = import_module("scheduler.web.serve").serve(options, config)
     return status

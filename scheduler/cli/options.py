@@ -382,6 +382,11 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("--name HOST", "a name under which browsers may reach it; may be repeated", dest="names",
                   action="append", default=[]),
     )),
+    "metrics": Command("exporter.export", "serve metrics to Prometheus, or write them into a file", (
+        _argument("--host HOST", "listen on this address; default 127.0.0.1, this machine alone", default="127.0.0.1"),
+        _argument("--port N", "listen on this port; default 9834", type=number(0, 65535), default=9834),
+        _argument("--textfile FILE", "write them into this file, once, and exit; - is standard output"),
+    )),
     "import-scheduler-conf": Command("import_conf.import_scheduler_conf", "write the TOML of an old Scheduler.conf", (
         _argument("files FILE", "a Scheduler.conf, and the Hosts.conf that goes with it", nargs="+"),
         _argument("-o FILE", "write the configuration into this file; default: standard output", dest="output"),

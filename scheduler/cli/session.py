@@ -31,6 +31,7 @@ from scheduler.model.config import Config
 from scheduler.model.sql_text import bind
 from scheduler.package_data import schema_dir
 
+STATEMENT_FILES: Final = ("cli.sql", "web.sql", "metrics.sql")  # of the commands, the dashboard, the exporter
 ASKED_ONCE: Final[dict[LiteralString, LiteralString]] = {
     "jit": "off"
 }  # compiling takes seconds, reading 500,000 jobs 0.3 s
@@ -189,14 +190,15 @@ class Session:
 
 @cache
 def statements(file: str = "cli.sql") -> dict[str, str]:
-    """Return the texts of the statements of the commands, by name; the dashboard has a file of its own."""
+    """Return the texts of the statements of one of STATEMENT_FILES, by name."""
     return texts((schema_dir() / file).read_text())
 
 
 @cache
 def statement(name: str) -> Query:
     """Return a statement of the commands; its parameters are bound only now, since binding those of all takes 5 ms."""
-    return Query(name, *bind(statements().get(name) or statements("web.sql")[name]))
+    text = next(texts[name] for file in STATEMENT_FILES if name in (texts := statements(file)))
+    return Query(name, *bind(text))
 
 
 @contextmanager

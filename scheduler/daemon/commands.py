@@ -22,6 +22,7 @@ from scheduler.daemon.routes import install_routes
 from scheduler.drivers.loop import ConnectionLostError, Steps
 from scheduler.drivers.sql import to_json
 from scheduler.drivers.statement_runner import RefusedError
+from scheduler.model.counters import Counted
 from scheduler.model.events import TablesRead
 from scheduler.model.queue_requests import Cells
 from scheduler.model.verbs import EVERY, GROUP, HOST, JOB, TYPE, VERBS, Command, CommandError, about, parse
@@ -95,6 +96,7 @@ class DaemonControl(Protocol):
     def step_down(self) -> bool: ...
     def reload(self) -> Steps[str]: ...
     def show_state(self) -> None: ...
+    def take_counted(self) -> Counted: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from scheduler.drivers.sql import OURS, Failure, Query, Stat, setting
 from scheduler.drivers.statement_runner import AGAIN_S, NOTIFY, RefusedStatements, Statements, answer_to
 from scheduler.model import events as e
 from scheduler.model.config import Config, Scheduler
+from scheduler.model.counters import Counted
 from scheduler.policy.core import Core
 
 QUEUE, WATCH = "queue connection", "watch connection"
@@ -149,6 +150,10 @@ class Connections:
     def stats(self) -> dict[str, Stat]:
         """Return what was asked of the database, by statement."""
         return self.queue.stats | self.watch.stats
+
+    def take_counted(self) -> Counted:
+        """Return what was counted for drover metrics since the last call."""
+        return self._requests.take_counted()
 
     @property
     def is_away(self) -> bool:

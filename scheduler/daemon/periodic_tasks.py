@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from math import inf
+from time import process_time
 from typing import Any, Final
 
 from scheduler.daemon.commands import Ask, Commands, Context, DaemonControl, text_of
@@ -22,6 +23,7 @@ from scheduler.drivers.sql import to_json
 from scheduler.drivers.statement_runner import RefusedError
 from scheduler.drivers.system import resident_mb
 from scheduler.model.config import Scheduler
+from scheduler.model.counters import Counted, add, as_rows
 from scheduler.model.events import Woken
 from scheduler.model.states import NEVER, LeaseState
 from scheduler.policy.core import Core
@@ -36,6 +38,7 @@ GATHERED: Final = ("due", "recovery", "deliveries")  # tasks that wait for more 
 SLOW_S: Final = 1.0  # a statement that took longer is worth a warning
 OWN_AGE_S: Final = 10.0  # a row of ours that is this old and not in memory was lost on its way
 MOST_NAMED: Final = 100  # queues that do not exist
+COUNT_GAP_S: Final = 5.0  # between two statements for drover metrics, while there is something to count
 DAY_S: Final = 86_400.0  # from one pass over what is long over to the next
 
 
@@ -46,12 +49,14 @@ class PeriodicTasks:
         self, loop: Loop, timers: Scheduler, core: Core, lease: Lease, ask: Ask, connections: Connections,
         daemon: DaemonControl,
     ) -> None:  # fmt: skip
+        self._uncounted: Counted = {}  # for drover metrics, not in drover.counter yet
         self._loop, self._timers, self._core, self._lease = loop, timers, core, lease
         self._ask, self._connections = ask, connections
         self._slowest: dict[str, float] = {}  # seconds of statements that a warning was about
         self._unknown_queues: set[str] = set()  # that a warning was about
         self._flush: FlushPass | None = None  # under way
         self._deliveries = Deliveries()
+        self._recent_turn = 0.0  # seconds of the longest one between the last two shows of everything
         self._knows_conditions = False  # of those that the owner of the group before us left
         self._began = loop.now
         rescan, go_on = partial(self.bring_forward, "rescan"), partial(self._due_in, "next command", 0.0)
@@ -74,6 +79,7 @@ class PeriodicTasks:
             "status": self._show_changes,
             "hosts": self._show_hosts,
             "rates": self._show_starts,
+            "count": self._count,
             "all": self._show_all,
         }
         self._due = dict.fromkeys(self._tasks, NEVER)
@@ -255,6 +261,8 @@ class PeriodicTasks:
 
     def _show_all(self) -> Steps[None]:
         self._due["all"] = self._loop.now + self._timers.status_interval
+        self._recent_turn = self._loop.take_recent_turn()
+        self.bring_forward("count")
         yield from self._show(self._core.report.all_slots(self._loop.now))
 
     def _show_changes(self) -> Steps[None]:
@@ -267,7 +275,9 @@ class PeriodicTasks:
         report, loop = self._core.report, self._loop
         vitals = {
             "longest_turn_ms": round(loop.longest_turn * 1000, 1),
+            "recent_turn_ms": round(self._recent_turn * 1000, 1),
             "slow_turns": loop.slow_turns,
+            "cpu_s": round(process_time(), 3),
             "memory_mb": resident_mb(),
             "troubles": self._connections.log.failing(),
         }
@@ -287,6 +297,27 @@ class PeriodicTasks:
             self._core.report.show_rates_again({row["queue"] for row in rows})
             raise
 
+    def _count(self) -> Steps[None]:
+        """Add what was counted to the counters of the database; soon again if there was something.
+
+        What a lost connection was about is counted again: it may be counted twice.
+        """
+        counted = self.take_counted()
+        try:
+            yield from self._ask("count", rows=to_json(as_rows(counted)))
+        except (RefusedError, ConnectionLostError):
+            self._uncounted = counted
+            raise
+        if counted:
+            self._due_in("count", min(COUNT_GAP_S, self._timers.status_interval))
+
+    def take_counted(self) -> Counted:
+        """Return what was counted since the last call, and what could not be saved then."""
+        counted, self._uncounted = self._uncounted, {}
+        for key, value in self.context.daemon.take_counted().items():
+            add(counted, key, value)
+        return counted
+
     def _show_hosts(self) -> Steps[None]:
         self._due_in("starts", 0.0)
         try:
@@ -301,7 +332,13 @@ class PeriodicTasks:
         shown = {}
         for name, stat in self._connections.stats().items():
             mean_ms, max_ms = stat.total_s / max(stat.count, 1) * 1000, stat.max_s * 1000
-            shown[name] = {"count": stat.count, "mean_ms": round(mean_ms, 3), "max_ms": round(max_ms, 3)}
+            total_s = round(stat.total_s, 6)
+            shown[name] = {
+                "count": stat.count,
+                "total_s": total_s,
+                "mean_ms": round(mean_ms, 3),
+                "max_ms": round(max_ms, 3),
+            }
             if stat.max_s > max(self._slowest.get(name, 0.0), SLOW_S):
                 self._slowest[name] = stat.max_s
                 log_line("warning", f"slow statement {name}: {max_ms:.0f} ms")

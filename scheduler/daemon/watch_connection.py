@@ -20,11 +20,12 @@ from scheduler.daemon.routes import install_routes
 from scheduler.daemon.schedule_starts import described
 from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.process_spec import EXEC_DIRECTORY
-from scheduler.drivers.sql import Query
+from scheduler.drivers.sql import Query, to_json
 from scheduler.drivers.statement_runner import LOCK_TIMEOUT, RefusedError, Statements
 from scheduler.drivers.system import Identity, identity, is_gone
 from scheduler.errors import ConfigError
 from scheduler.model.config import Condition, Config, Queue
+from scheduler.model.counters import as_rows
 from scheduler.model.events import LeaseLost, Serve, Woken
 from scheduler.model.host_filters import ranges_text
 from scheduler.model.queue_requests import Cells
@@ -251,8 +252,11 @@ class Watch:
         """Release the group and call `done`, in any case."""
         self.lease.leave()
         self.periodic.stop()
+        watch, queries = self.connections.watch, self.connections.queries
+        if rows := as_rows(self.periodic.take_counted()):
+            watch.ask(queries["count"], {"rows": to_json(rows)}, lambda _: None, deadline=LEAVE_S)
         values = {"group": self._config.scheduler.group, "owner": self.owner}
-        self.connections.watch.ask(self.connections.queries["unregister"], values, lambda _: done(), deadline=LEAVE_S)
+        watch.ask(queries["unregister"], values, lambda _: done(), deadline=LEAVE_S)
 
 
 _LEASE_STEPS: Final[dict[LeaseStatement, Callable[[Watch], Steps[None]]]] = {

@@ -25,6 +25,7 @@ from scheduler.drivers.sql import load
 from scheduler.drivers.system import Signals, collect_rarely
 from scheduler.model import events as e
 from scheduler.model.config import Config
+from scheduler.model.counters import Counted
 from scheduler.package_data import agent_folders, schema_dir, version
 from scheduler.policy.core import Core
 from scheduler.policy.reload import changes, within_reach
@@ -218,6 +219,10 @@ class Daemon:
         where = ", the database is away" if self.connections.is_away else where
         what = self.core.report.phase(self.watch.lease.shown)
         return f"{what}, group {self.config.scheduler.group}{where}: {self.core.report.in_short()}"
+
+    def take_counted(self) -> Counted:
+        """Return what was counted for drover metrics since the last call: each driver has counters of its own."""
+        return self.core.report.take_counted() | self.connections.take_counted() | self.processes.take_counted()
 
     def _resume(self, pause: float) -> None:
         log_line("warning", f"the daemon did not run for {pause:.1f} s: time limits of agents are put off")

@@ -107,7 +107,7 @@ class Loop:
 
     __slots__ = (
         "_armed", "_callbacks", "_clock", "_epoll", "_restart_at", "_safe_until", "_say_hung", "_stale", "_sweep_at",
-        "_timers", "_watchdog", "longest_turn", "now", "on_pause", "slow_turns",
+        "_timers", "_watchdog", "longest_turn", "now", "on_pause", "recent_turn", "slow_turns",
     )  # fmt: skip
 
     def __init__(
@@ -122,6 +122,7 @@ class Loop:
         self._armed = 0
         self._sweep_at = FEW_TIMERS  # so many timers; then how many of them are cancelled is looked at
         self.longest_turn = 0.0  # seconds between two waits
+        self.recent_turn = 0.0  # the longest since `take_recent_turn`
         self.slow_turns = 0
         self.on_pause = on_pause  # called before the events of that turn
         self._watchdog: Watchdog | None = None
@@ -168,8 +169,9 @@ class Loop:
         """Wait for an event, a timer or `until`, whichever is first, and call the callbacks that are due."""
         before, left = self.now, self._clock()
         took = left - before
-        if took > self.longest_turn:
-            self.longest_turn = took
+        if took > self.recent_turn:
+            self.recent_turn = took
+            self.longest_turn = max(took, self.longest_turn)
         if took > SLOW_S:
             self.slow_turns += 1
             if self._watchdog is not None and (where := self._watchdog.pop_place()) is not None:
@@ -195,6 +197,11 @@ class Loop:
         last = self._armed
         while timers and timers[0][0] <= now and timers[0][1] <= last:  # those that they arm wait for the next turn
             heappop(timers)[2].fire()
+
+    def take_recent_turn(self) -> float:
+        """Return the seconds of the longest turn since the last call."""
+        recent, self.recent_turn = self.recent_turn, 0.0
+        return recent
 
     def close(self) -> None:
         """Drop all callbacks; the descriptors stay open."""

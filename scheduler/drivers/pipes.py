@@ -77,8 +77,8 @@ class Pipes:
     """Our ends of the pipes of one process."""
 
     __slots__ = (
-        "_charged_at", "_chunk", "_debt", "_is_dead", "_is_line", "_loop", "_outputs", "_slot", "stderr",
-        "stdin", "stdout", "unsent",
+        "_charged_at", "_chunk", "_debt", "_is_dead", "_is_line", "_loop", "_outputs", "_slot", "received", "sent",
+        "stderr", "stdin", "stdout", "unsent",
     )  # fmt: skip
 
     def __init__(self, outputs: Outputs, slot: int, is_line: bool, ends: tuple[int, int, int]) -> None:
@@ -89,6 +89,7 @@ class Pipes:
         self._chunk = LINES_CHUNK if is_line else CHUNK  # bytes of the next read
         self._debt = 0.0  # seconds of our time that it took, less what it was allowed since
         self._charged_at = 0.0
+        self.sent = self.received = 0  # bytes, since they were last taken
 
     def open(self, stdin: bytes) -> None:
         """Begin to read; give a command its input."""
@@ -103,6 +104,12 @@ class Pipes:
         """Close all; what is in them is lost."""
         self.close_stdin()
         self.stdout, self.stderr = self._outputs.close(self.stdout), self._outputs.close(self.stderr)
+
+    def take_bytes(self) -> tuple[int, int]:
+        """Return how many bytes were sent and received since the last call."""
+        taken = self.sent, self.received
+        self.sent = self.received = 0
+        return taken
 
     def close_stdin(self) -> None:
         """Send nothing more."""
@@ -145,6 +152,7 @@ class Pipes:
             if not data:
                 self._end(fd)
                 return
+            self.received += len(data)
             answer = pass_on(slot, data, loop.now)
             if answer is not None:
                 write(answer)
@@ -185,6 +193,7 @@ class Pipes:
         except BrokenPipeError:
             self._broken()
             return
+        self.sent += sent
         if sent != len(data):
             self.unsent = memoryview(data)[sent:]
             self._loop.register(self.stdin, EPOLLOUT, self._write_rest)
@@ -198,6 +207,7 @@ class Pipes:
         except BrokenPipeError:
             self.close_stdin()
             return
+        self.sent += sent
         self.unsent = self.unsent[sent:]
         if self.unsent:
             return

@@ -45,6 +45,7 @@ from scheduler.drivers.system import (
 )  # fmt: skip
 from scheduler.errors import BugError
 from scheduler.model.config import Config
+from scheduler.model.counters import RECEIVED, SENT, Counted, add
 from scheduler.model.events import Created, Event, ForceKill, Gone, Kill, NotCreated, Replaced, Send, Signal, Spawn
 
 LAST_WAIT_MS: Final = 1000  # for each process at the very end; SIGKILL takes far less
@@ -143,10 +144,10 @@ class Child:
     """The process of a slot and its pipes; `over` is called with its end when it is dead and its output has ended."""
 
     def __init__(
-        self, loop: Loop, slot: int, is_line: bool, process: LocalProcess | RemoteProcess, pipes: Pipes,
+        self, loop: Loop, spawn: Spawn, is_line: bool, process: LocalProcess | RemoteProcess, pipes: Pipes,
         exit_grace: Callable[[], float], over: Callable[[int, Event], None],
     ) -> None:  # fmt: skip
-        self.slot, self.process, self.pipes = slot, process, pipes
+        self.slot, self.type, self.process, self.pipes = spawn.slot, spawn.type, process, pipes
         self.end: Event | None = None  # Gone, or NotCreated of one that was to begin elsewhere
         self._loop, self._is_line, self._exit_grace, self._over = loop, is_line, exit_grace, over
         self._is_over = False
@@ -246,6 +247,7 @@ class Processes:
         self._around = Surroundings(os.environ, tuple(agents_path), open_more_files())
         self._templates = SpawnTemplates(config, self._around)
         self._children: dict[int, Child] = {}
+        self._counted: Counted = {}  # bytes of processes that are over
         self._programs: dict[str, tuple[str, int, int, int] | None] = {}
         self._ssh_hosts = {name: SshHost(loop, name, host, report) for name, host in ssh_hosts(config).items()}
         self._retired: list[SshHost] = []  # under settings of before, which some agents still use
@@ -268,7 +270,7 @@ class Processes:
             return
         pipes = Pipes(self._outputs, spawn.slot, is_line, ends)
         self._children[spawn.slot] = Child(
-            self._loop, spawn.slot, is_line, process, pipes, lambda: self._config.scheduler.exit_grace, self._over
+            self._loop, spawn, is_line, process, pipes, lambda: self._config.scheduler.exit_grace, self._over
         )
         if host is None:
             self._started(spawn)
@@ -319,6 +321,13 @@ class Processes:
                 self._programs[name] = new
                 self._report(Replaced(name))
 
+    def take_counted(self) -> Counted:
+        """Return the bytes sent and received since the last call, for drover metrics."""
+        for child in self._children.values():
+            self._count_bytes(child)
+        counted, self._counted = self._counted, {}
+        return counted
+
     def abandon_remote(self) -> None:
         """Give up all agents on other hosts: they are lost, and end by themselves where they cannot be reached."""
         for host in (*self._ssh_hosts.values(), *self._retired):
@@ -365,6 +374,11 @@ class Processes:
         if child := self._children.get(slot):
             child.output_ended()
 
+    def _count_bytes(self, child: Child) -> None:
+        for name, count in zip((SENT, RECEIVED), child.pipes.take_bytes(), strict=True):
+            if count:
+                add(self._counted, (name, child.type), count)
+
     def _over(self, slot: int, end: Event) -> None:
-        del self._children[slot]
+        self._count_bytes(self._children.pop(slot))
         self._report(end)

@@ -4,8 +4,10 @@ Knows which query carries out a request, its parameters, and how to read its row
 means for the rows of a request, is decided in policy/outbox.py; the SQL is in schema/queries.sql.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, Final, Protocol, assert_never
 
@@ -14,6 +16,7 @@ from scheduler.drivers.sql import OURS, Answer, Done, Query, Rows, Table, encode
 from scheduler.drivers.statement_runner import RefusedStatements, cause_of
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
+from scheduler.model.counters import WAITED, Counted, Times
 from scheduler.model.queue_requests import CLAIM_COLUMNS, SUSPECT_AFTER, ClaimPosition, ClaimRequest, read_claim
 
 END_AND_CLAIM: Final = "end_and_claim"
@@ -67,6 +70,11 @@ class QueueConnection:
         self._group, self._schedinfo, self._report, self._limit = group, schedinfo, report, limit
         self._refused = refused
         self._pause = FIRST_PAUSE_S
+        self._waited: dict[str, Times] = {}  # from jq_queued to the first claim, by type
+
+    def take_counted(self) -> Counted:
+        """Return how long the jobs waited that were claimed since the last call, for drover metrics."""
+        return {key: value for type, waited in self._waited.items() for key, value in waited.take(WAITED, type)}
 
     def send(self, request: r.Request) -> None:
         """Carry out a request; its event is reported later."""
@@ -114,6 +122,8 @@ class QueueConnection:
             self._pause = FIRST_PAUSE_S
             self._refused.accepted(name)
             self._report(_event(request, answer.rows))
+            if isinstance(request, r.EndAndClaim) and len(answer.rows) > 1:
+                self._count_waits(request, answer.rows)
             if isinstance(request, r.EndAndClaim) and len(answer.rows) > 1 + FEW:  # while the next is on its way
                 self._report(e.Claimed(_claims(request, answer.rows)))
             return
@@ -126,6 +136,25 @@ class QueueConnection:
             return
         self._loop.at(self._loop.now + self._pause, partial(self._report, event))
         self._pause = min(self._pause * 2, LAST_PAUSE_S)
+
+    def _count_waits(self, request: r.EndAndClaim, rows: Table) -> None:
+        """Count how long jobs waited that are claimed for the first time; those of one insert are counted at once."""
+        attempts, numbers, queued = rows.column(1), rows.column(2), rows.column(7)
+        now = _instant(queued[0])
+        for (attempt, number, cell), count in Counter(zip(attempts, numbers, queued, strict=True)).items():
+            if number is None or attempt != b"1":
+                continue
+            waited = self._waited.setdefault(request.wanted[int(number) - 1].type, Times())
+            seconds = max(now - _instant(cell), 0.0)
+            waited.add(seconds, count)
+
+
+def _instant(cell: bytes | None) -> float:
+    """Return a time as the database writes it, in seconds; an infinite one as long ago as there are clocks."""
+    try:
+        return datetime.fromisoformat((cell or b"").decode()).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Arrays:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from scheduler.model.config import AUTO, AgentType, Host
+from scheduler.model.counters import Times
 from scheduler.model.protocol import Item
 from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED
 from scheduler.policy.pace import MeanPace
@@ -232,8 +233,9 @@ class Pool(Generic[JobT]):
     __slots__ = (
         "arriving", "blocked_since", "blocked_until", "coming", "enabled", "failed_starts", "finished", "free", "idle",
         "is_auto", "is_counted", "is_exec", "is_guarded", "kind", "lacks_connection", "looked_at", "marking",
-        "may_begin", "most_ahead", "name", "pace", "query_jobs", "queues", "rate", "rated_at", "reason", "rescued",
-        "rests_until", "row_bytes", "second_tries", "slots", "starving_since", "stops_jobs", "unread",
+        "may_begin", "most_ahead", "name", "pace", "plain_ends", "query_jobs", "queues", "ran", "rate", "rated_at",
+        "reason", "rescued", "rests_until", "row_bytes", "second_tries", "slots", "starving_since", "stops_jobs",
+        "unread", "worked_s",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -256,6 +258,9 @@ class Pool(Generic[JobT]):
         self.starving_since = NEVER  # since when its work finds no room
         self.finished = 0  # items since the rate was last taken
         self.rate = 0.0  # items a second
+        self.plain_ends = 0  # jobs that were done and had nothing more to say, since they were last counted
+        self.ran = Times()  # from claim to end, of all jobs that have ended
+        self.worked_s = 0.0  # of agents
         self.row_bytes = 0.0  # of the parameter of a row that was claimed, on the average
         self.rated_at = 0.0
         self.pace = MeanPace()
@@ -317,6 +322,10 @@ class Pool(Generic[JobT]):
             self.finished, self.rated_at = 0, now
         elif span > 1.0:
             self.rate, self.rated_at = self.rate / 2, now
+
+    def forget_counted(self) -> None:
+        """Begin to count anew: what was counted is on its way to drover.counter."""
+        self.plain_ends, self.worked_s = 0, 0.0
 
     def look_again(self, now: float, interval: float) -> bool:
         """Say whether its agents are to be looked at, since the last look was so long ago."""

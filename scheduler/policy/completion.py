@@ -6,11 +6,13 @@ recorded with the reason; an item whose agent died gets one more try, alone in a
 A plain success of one parameter is an `End` and goes with the next claim; everything else is a `SaveRow`.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from scheduler.model.config import AgentType, Scheduler
+from scheduler.model.counters import BOUNDS
 from scheduler.model.events import JobEnded, Signal
 from scheduler.model.protocol import Item, printable
 from scheduler.model.queue_requests import End, ItemFailure, SaveRow
@@ -184,22 +186,29 @@ def conclude(state: State, job: Job, now: float) -> None:
     state.remove_job(job)
     if job.lanes:
         job.forget_lanes()
-    row = judge(job, now, state.timers)
+    pool, row = job.pool, judge(job, now, state.timers)
+    pool.worked_s += job.busy - job.rules.busy
     if not isinstance(row, SaveRow):
         state.outbox.end(row)
         ended, text = DONE, ALL_DONE
+        pool.plain_ends += 1
     else:
         state.outbox.save(_shortened(row), () if job.query is None else job.query.failures)
         ended, text = row.state, row.text or ""
         if row.outcome in ("failed", "retry", "blocked") and not text.startswith(BLOCKED_BY):
             if row.text != job.logged:
                 state.log_job(job, "ERROR", row.text or row.outcome)
-            state.log_message("warning", f"{row.outcome}: {row.text} job={job.pk} agent={job.pool.name}")
+            state.log_message("warning", f"{row.outcome}: {row.text} job={job.pk} agent={pool.name}")
         elif job.interrupted and row.state == QUEUED:
             count = f"interruption {row.interruptions} of {job.rules.max_interruptions}"
             state.log_job(job, "WARNING", f"interrupted: {row.text}; queued again, {count}")
-    if state.reports_ends and ended in TERMINAL:
-        state.emit(JobEnded(job.pk, job.pool.name, ended, text))
+    if ended not in TERMINAL:
+        return
+    seconds = job.rules.elapsed + now - job.since  # counted here, as above: a call for each job would cost more
+    pool.ran.counts[bisect_left(BOUNDS, seconds)] += 1
+    pool.ran.total += seconds
+    if state.reports_ends:
+        state.emit(JobEnded(job.pk, pool.name, ended, text))
 
 
 def _shortened(row: SaveRow) -> SaveRow:

@@ -13,6 +13,7 @@ from typing import Final
 
 from scheduler.model import events as e
 from scheduler.model import states as s
+from scheduler.model.counters import DIED, SPAWNED
 from scheduler.model.queue_requests import OutputRow
 from scheduler.policy import agent_replies, completion, serving
 from scheduler.policy.capacity import HostState
@@ -36,6 +37,7 @@ def created(state: State, event: e.Created, now: float) -> None:
         host.recover()
         state.log_message("info", f"host {host.name}: more agents can be started again")
     slot.process_began(event.pid, now)
+    state.count_process(SPAWNED, slot)
     if slot.state != s.ST_SPAWNED:
         return
     if slot.pool.is_exec:
@@ -51,6 +53,7 @@ def created(state: State, event: e.Created, now: float) -> None:
 def not_created(state: State, event: e.NotCreated, now: float) -> None:
     """Count a start that failed as a death; the item of an exec agent fails with the reason."""
     slot = state.slots.all[event.slot]
+    state.count_process(DIED, slot, "not started")
     if event.is_machines_fault:
         _not_startable(state, slot, event.reason, now)
         return
@@ -92,6 +95,7 @@ def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
 def gone(state: State, event: e.Gone, now: float) -> None:
     """Read the last output of a dead process, settle its item, free its slot."""
     slot = state.slots.all[event.slot]
+    state.count_process(DIED, slot, _kind_of_end(slot, event))
     if event.lost:
         slot.blame(False)
     if event.lost:
@@ -116,6 +120,15 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     else:
         _died(state, slot, how, now, lost=event.lost)
     _process_ended(state, slot, now, s.GONE)
+
+
+def _kind_of_end(slot: Slot, event: e.Gone) -> str:
+    """Return how a process ended: its host was lost, we asked it to, it is a command, or it died by itself."""
+    if event.lost:
+        return "lost"
+    if slot.wanted is s.DIE:
+        return "asked"
+    return "exited" if slot.pool.is_exec and event.signal is None else "died"
 
 
 def _exec_ended(state: State, slot: Slot, job: Job, event: e.Gone, how: str, now: float) -> None:

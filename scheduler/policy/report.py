@@ -7,8 +7,20 @@ import json
 from collections import Counter
 from typing import Any
 
+from scheduler.model.counters import ENDED, RAN, WORKED, Counted
 from scheduler.model.protocol import printable
-from scheduler.model.states import DIE, NEVER, RUNNING, ST_FAIL, ST_FREE, ST_PREP, ST_READY, ST_RUNNING, STATE_NAMES
+from scheduler.model.states import (
+    DIE,
+    DONE,
+    NEVER,
+    RUNNING,
+    ST_FAIL,
+    ST_FREE,
+    ST_PREP,
+    ST_READY,
+    ST_RUNNING,
+    STATE_NAMES,
+)
 from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import progress
 from scheduler.policy.deadlines import PROGRESS
@@ -103,6 +115,18 @@ class Report:
             "items": sum(slot.total for slot in self._state.slots.all),
             "reason": self.refused,
         }
+
+    def take_counted(self) -> Counted:
+        """Return what was counted for drover metrics since the last call."""
+        counted = self._state.take_counted()
+        for pool in self._state.pools.values():
+            if pool.plain_ends:
+                counted[ENDED, pool.name, DONE, "normal"] = pool.plain_ends
+            if pool.worked_s:
+                counted[WORKED, pool.name] = pool.worked_s
+            counted.update(pool.ran.take(RAN, pool.name))
+            pool.forget_counted()
+        return counted
 
     def agent_rows(self, now: float) -> list[dict[str, Any]]:
         """Return, for each type, since and until when nothing of it is begun, and why its jobs wait."""

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Final
 
 from scheduler.model.config import AgentType, Config, Host, Scheduler
+from scheduler.model.counters import Counted, add
 from scheduler.model.events import CloseQuery, ConnectionKind, Effect, Expand, Fetch, LogMessage, Send
 from scheduler.model.protocol import printable
 from scheduler.model.queue_requests import PLAIN, LogRow
@@ -73,6 +74,7 @@ class State:
         self.tickets = count(1)  # numbers for lanes that begin to wait or are served
         # lines Success, rows that came with a host of theirs, and of these those that did not wait for it
         self.counts = {"successes": 0, "placed": 0, "spilled": 0}
+        self.counted: Counted = {}  # processes, for drover metrics
         self.is_assigning = False  # whether agents may be given work
         self.serving_until = -NEVER
         self.draining = 0  # how often we were asked to drain
@@ -281,6 +283,15 @@ class State:
     def count(self, what: str, number: int = 1) -> None:
         """Count what the status shows the sum of."""
         self.counts[what] += number
+
+    def count_process(self, name: str, slot: Slot, *labels: str) -> None:
+        """Count a process that was started or has ended, for drover metrics."""
+        add(self.counted, (name, slot.pool.name, slot.host.name, *labels), 1)
+
+    def take_counted(self) -> Counted:
+        """Return the processes that were counted since the last call."""
+        counted, self.counted = self.counted, {}
+        return counted
 
     # ---- effects
 

@@ -12,7 +12,7 @@ RELEASED = ("0001_create_drover.sql", "0002_harden_queue.sql")  # never edited
 FILES = sorted(
     path
     for path in (
-        *(schema_dir() / name for name in ("queries.sql", "cli.sql", "web.sql", "roles.sql")),
+        *(schema_dir() / name for name in ("queries.sql", "cli.sql", "web.sql", "metrics.sql", "roles.sql")),
         *schema_dir().glob("migrations/*.sql"),
     )
     if path.name not in RELEASED

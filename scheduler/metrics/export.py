@@ -1,0 +1,114 @@
+"""`drover metrics`: answer Prometheus until Ctrl-C, or write a file for the textfile collector of node_exporter."""
+
+import os
+import socket
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Iterable
+from contextlib import ExitStack
+from time import monotonic
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server, write_to_textfile
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from scheduler.cli.config_files import is_embedded_url
+from scheduler.cli.output import warn
+from scheduler.cli.session import connect, people_database
+from scheduler.errors import ConfigError, DroverError
+from scheduler.metrics.families import STATEMENTS, families
+from scheduler.model.config import Config
+
+FRESH_S: Final = 1.0  # for so long an answer is given again: scrapes that come faster cost the database nothing
+CONNECT_LIMIT_S: Final = 5
+STATEMENT_LIMIT_MS: Final = 10_000
+UNREACHABLE: Final = 3  # the exit status
+
+
+class Exporter(Collector):
+    """Reads the metrics from the database, by a session of its own each time; one thread at a time."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._read_at = -FRESH_S
+        self._metrics: list[Metric] = []
+        self._trouble = ""  # that was warned of
+        os.environ.setdefault("PGCONNECT_TIMEOUT", str(CONNECT_LIMIT_S))
+
+    @property
+    def is_up(self) -> bool:
+        """Say whether the database could be read the last time."""
+        return not self._trouble
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all metrics; if the database cannot be read, only that."""
+        with self._lock:
+            if monotonic() - self._read_at >= FRESH_S:
+                self._metrics = self._read()
+                self._read_at = monotonic()
+            return self._metrics
+
+    def _read(self) -> list[Metric]:
+        began, trouble, metrics = monotonic(), "", []
+        try:
+            metrics = self._read_database()
+        except DroverError as error:
+            trouble = " ".join(str(error).split())
+        if trouble and trouble != self._trouble:
+            warn(f"drover_up is 0: {trouble}")
+        self._trouble = trouble
+        up = GaugeMetricFamily("drover_up", "Whether the database could be read.", value=float(not trouble))
+        took = GaugeMetricFamily("drover_scrape_seconds", "Time that it took to read it.", value=monotonic() - began)
+        return [up, took, *metrics]
+
+    def _read_database(self) -> list[Metric]:
+        """Return what the database knows, all of the same moment. Errors: DroverError."""
+        with connect(self._config) as session:
+            session.run("limit_session", limit_ms=str(STATEMENT_LIMIT_MS))
+            session.run("be_visitor")
+            with session.connection.transaction():
+                session.run("one_moment")
+                return list(families({name: session.records(name) for name in STATEMENTS}))
+
+
+def export(options: Namespace, config: Config) -> int:
+    """Serve until it is stopped, or write the file once."""
+    with ExitStack() as stack:
+        if is_embedded_url(config.database.people_url or config.database.url):
+            stack.enter_context(people_database(config))  # its server runs as long as we do
+        exporter, registry = Exporter(config), CollectorRegistry()
+        registry.register(exporter)
+        if not options.textfile:
+            return _serve(options.host, options.port, registry)
+        _write(options.textfile, registry)
+        return 0 if exporter.is_up else UNREACHABLE
+
+
+def _serve(host: str, port: int, registry: CollectorRegistry) -> int:
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        said = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise ConfigError(f"drover metrics: cannot listen on {host} port {port}: {said}; see --port") from error
+    place = f"[{host}]" if ":" in host else host
+    print(f"metrics are at http://{place}:{server.server_port}/metrics until Ctrl-C", flush=True)
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        server.shutdown()
+        server.server_close()
+    return 0
+
+
+def _write(file: str, registry: CollectorRegistry) -> None:
+    """Replace the file at once, so that nobody reads half of it; `-` is standard output."""
+    if file == "-":
+        sys.stdout.write(generate_latest(registry).decode())
+        return
+    try:
+        write_to_textfile(file, registry)
+    except OSError as error:
+        raise ConfigError(f"drover metrics: cannot write {file}: {error.strerror}") from error

@@ -1,0 +1,65 @@
+"""What a daemon counts for `drover metrics`: how much was added to each counter since it was last saved.
+
+Query `count` adds it to drover.counter, whose sums outlive the daemon.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+# Upper bounds of buckets, in seconds: from jobs that follow each other at once to those of days.
+BOUNDS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0, 172800.0)
+BUCKETS: Final = (*(f"{bound:g}" for bound in BOUNDS), "+Inf")
+# Counters by name, with the name of each label; those of times have a bucket, and a sum named with _seconds.
+ENDED, WAITED, RAN = "ended", "waited", "ran"
+SPAWNED, DIED, WORKED, SENT, RECEIVED = "spawned", "died", "worked", "sent", "received"
+LABELS: Final[Mapping[str, tuple[str, ...]]] = {
+    ENDED: ("type", "state", "code"),
+    WAITED: ("type", "le"),
+    RAN: ("type", "le"),
+    SPAWNED: ("type", "host"),
+    DIED: ("type", "host", "how"),
+    WORKED: ("type",),
+    SENT: ("type",),
+    RECEIVED: ("type",),
+}
+
+Counted = dict[tuple[str, ...], float]  # (name, *labels) -> how much
+
+
+class Times:
+    """How many times were in each bucket, and their sum."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin to count anew."""
+        self.counts = [0] * len(BUCKETS)
+        self.total = 0.0
+
+    def add(self, seconds: float, count: int) -> None:
+        """Count so many times of so long."""
+        self.counts[bisect_left(BOUNDS, seconds)] += count
+        self.total += seconds * count
+
+    def take(self, name: str, label: str) -> Iterator[tuple[tuple[str, ...], float]]:
+        """Yield the counters of what was counted, and begin anew."""
+        for bucket, count in zip(BUCKETS, self.counts, strict=True):
+            if count:
+                yield (name, label, bucket), count
+        if self.total:
+            yield (f"{name}_seconds", label), self.total
+        self.clear()
+
+
+def add(counted: Counted, key: tuple[str, ...], value: float) -> None:
+    """Add to a counter."""
+    counted[key] = counted.get(key, 0) + value
+
+
+def as_rows(counted: Counted) -> list[dict[str, Any]]:
+    """Return the rows that query `count` is given."""
+    return [{"name": name, "labels": labels, "value": value} for (name, *labels), value in counted.items()]

@@ -1,0 +1,88 @@
+"""What the core counts for `drover metrics`, and that it is counted once."""
+
+from scheduler.model import counters as c
+from scheduler.model import events as e
+from scheduler.model.config import AgentType
+from tests.core_tools import claim, make_core, ready, sent, settle, turn
+
+EXEC = {"sha": AgentType(command=("agent",), kind="exec")}
+
+
+def test_plain_end_is_counted_with_its_time_once() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    assert sent(core)
+    core.agent_output(slot.number, b"OK\n", 0.3)
+    counted = core.report.take_counted()
+    assert counted[c.ENDED, "sha", "done", "normal"] == 1
+    assert (counted[c.RAN, "sha", "0.5"], round(counted["ran_seconds", "sha"], 6)) == (1, 0.3)
+    assert round(counted[c.WORKED, "sha"], 6) == 0.3
+    assert core.report.take_counted() == {}
+
+
+def test_failed_end_is_left_to_the_database_but_for_its_time() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    assert sent(core)
+    core.agent_output(slot.number, b"FAIL no\nOK\n", 2.0)
+    settle(core, 2.0)
+    counted = core.report.take_counted()
+    assert not [key for key in counted if key[0] == c.ENDED]
+    assert counted[c.RAN, "sha", "5"] == 1
+
+
+def test_job_that_goes_back_to_the_queue_has_not_run() -> None:
+    core = make_core()
+    turn(core, claim(1))
+    core.handle(e.Stop(), 1.0)
+    settle(core, 1.0)
+    assert not [key for key in core.report.take_counted() if key[0] in (c.ENDED, c.RAN)]
+
+
+def test_start_and_death_of_an_agent_are_counted_by_host() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.handle(e.Gone(slot.number, signal="SIGSEGV"), 1.0)
+    counted = core.report.take_counted()
+    assert (counted[c.SPAWNED, "sha", "alpha"], counted[c.DIED, "sha", "alpha", "died"]) == (1, 1)
+
+
+def test_agent_that_was_asked_to_end_has_not_died_by_itself() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    assert sent(core)
+    core.agent_output(slot.number, b"OK\n", 0.1)
+    core.tick(10_000.0)
+    core.handle(e.Gone(slot.number, code=0), 10_000.0)
+    assert core.report.take_counted()[c.DIED, "sha", "alpha", "asked"] == 1
+
+
+def test_end_of_a_command_is_no_death() -> None:
+    core = make_core(EXEC)
+    turn(core, claim(1))
+    core.take_effects()
+    core.handle(e.Created(0, 100), 0.0)
+    core.handle(e.Gone(0, code=3), 1.0)
+    assert core.report.take_counted()[c.DIED, "sha", "alpha", "exited"] == 1
+
+
+def test_process_that_was_not_made_is_counted() -> None:
+    core = make_core()
+    turn(core, claim(1))
+    core.take_effects()
+    core.handle(e.NotCreated(0, "no such file"), 0.0)
+    counted = core.report.take_counted()
+    assert (counted[c.DIED, "sha", "alpha", "not started"], (c.SPAWNED, "sha", "alpha") in counted) == (1, False)
+
+
+def test_every_time_has_a_bucket() -> None:
+    assert len(c.BUCKETS) == len(c.BOUNDS) + 1
+    assert [float(bucket) for bucket in c.BUCKETS[:-1]] == list(c.BOUNDS)
+    assert sorted(c.BOUNDS) == list(c.BOUNDS)
+
+
+def test_rows_have_name_labels_and_value() -> None:
+    counted: c.Counted = {}
+    c.add(counted, (c.DIED, "sha", "alpha", "died"), 2)
+    c.add(counted, (c.DIED, "sha", "alpha", "died"), 1)
+    assert c.as_rows(counted) == [{"name": "died", "labels": ["sha", "alpha", "died"], "value": 3}]
