@@ -251,6 +251,7 @@ COMMANDS: Final[dict[str, Command]] = {
         *JOB_OPTIONS,
         _argument("--manual", "hold it until it is run by hand, with drover run", action="store_const", const="manual"),
         _argument("--name TYPE.NONCE", "unique name of the job"),
+        _argument("--traceparent ID", "the trace it belongs to, as in W3C Trace Context"),
     )),
     "setup": Command("submit.set_up_job", "set a job up by name, held until it is released", (
         _argument("name TYPE.NONCE", "unique name of the job; its variables are read from stdin"),

@@ -24,6 +24,7 @@ from scheduler.cli.output import as_json, failed, warn
 from scheduler.cli.session import Session, connect
 from scheduler.errors import ConfigError, DroverError
 from scheduler.model.config import Config
+from scheduler.model.trace import PARENT, trace_id
 
 ROWS_AT_ONCE: Final = 10_000
 SAME_NAME: Final = ("type", "runonpfile", "key", "host", "queue", "urgent", "priority", "retries", "name", "delete")
@@ -103,6 +104,10 @@ def _insert(connection: psycopg.Connection, options: Namespace, texts: Iterable[
     Names only the columns that were asked for: the grants of the role need not be wider than that.
     """
     given = {column: value for name, column in COLUMNS.items() if (value := getattr(options, name)) is not None}
+    if (parent := options.traceparent) is not None:
+        if trace_id(parent) is None:
+            raise ConfigError(f"--traceparent {parent}: is no traceparent, as 00-TRACE-PARENT-01; nothing was queued")
+        given["jq_variables"] = Jsonb({PARENT: parent})
     query = sql.SQL(INSERT).format(
         columns=sql.SQL(", ").join(map(sql.Identifier, given)),
         values=sql.SQL(", ").join([sql.Placeholder()] * len(given)),

@@ -198,7 +198,7 @@ def conclude(state: State, job: Job, now: float) -> None:
         if row.outcome in ("failed", "retry", "blocked") and not text.startswith(BLOCKED_BY):
             if row.text != job.logged:
                 state.log_job(job, "ERROR", row.text or row.outcome)
-            state.log_message("warning", f"{row.outcome}: {row.text} job={job.pk} agent={pool.name}")
+            state.log_message("warning", f"{row.outcome}: {row.text} job={job.pk}{job.trace} agent={pool.name}")
         elif job.interrupted and row.state == QUEUED:
             count = f"interruption {row.interruptions} of {job.rules.max_interruptions}"
             state.log_job(job, "WARNING", f"interrupted: {row.text}; queued again, {count}")

@@ -430,7 +430,7 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
         values = item._replace(row=job.row) if job.row else item
         argv = tuple(fill_template(pool.kind.command, job.pk, values, job.names))
     except AgentError as error:
-        state.emit(LogMessage("warning", f"job={job.pk}: {error}"))
+        state.emit(LogMessage("warning", f"job={job.pk}{job.trace}: {error}"))
         argv = (b"",)  # starts nothing, which fails the item; why stands in the log
     whose = (job.pk, job.attempt, job.environment)
     state.emit(Spawn(slot.number, slot.serial, pool.name, host.name, argv, item.line, *whose))

@@ -19,6 +19,7 @@ from typing import Any, Final
 from scheduler.model.protocol import Item, Row, as_bytes
 from scheduler.model.queue_requests import PLAIN, Claim, ItemFailure, MarkRow, Rules
 from scheduler.model.states import NEVER, QUERY, RUNNING, QueryEvent, QueryState
+from scheduler.model.trace import PARENT, trace_environment, trace_id
 from scheduler.policy import capacity
 from scheduler.policy.run_queue import Lane
 
@@ -222,6 +223,7 @@ class Job:
     shown = 0  # what its row counts of items that are still worked
     busy = 0.0  # seconds of agents, in all attempts of a query
     nonfatal = False
+    trace = ""  # for log lines: the trace that it belongs to, behind a blank
     interrupted = False  # its query lost its connection: that costs an allowance
     failure: str | None = None  # why a one-parameter job failed
     logged: str | None = None  # why its agent died, if drover.log has that
@@ -284,7 +286,10 @@ class Job:
         if self.query is None:
             self.names, self.row = tuple(values), tuple(values.values())
         given = {VARIABLE + name: value for name, value in values.items() if value is not None}
-        self.environment = {VARIABLES: as_bytes(rules.variables_json), **given}
+        trace = {as_bytes(name): as_bytes(value) for name, value in trace_environment(rules.variables).items()}
+        self.environment = {VARIABLES: as_bytes(rules.variables_json), **given, **trace}
+        if trace:
+            self.trace = f" trace={trace_id(rules.variables[PARENT])}"
 
     # ---- what is noted of it
 

@@ -189,7 +189,7 @@ class Report:
         lines = [f"jobs in hand: {len(self._state.jobs)}; slots: {total}"]
         for slot in self._state.slots.all:
             if slot.state > ST_FREE:
-                job = f" job={slot.job.pk}" if slot.job is not None else ""
+                job = f" job={slot.job.pk}{slot.job.trace}" if slot.job is not None else ""
                 lines.append(
                     f"slot={slot.number} {STATE_NAMES[slot.state]} agent={slot.pool.name} host={slot.host.name} "
                     f"pid={slot.pid} items={slot.total}{job}"

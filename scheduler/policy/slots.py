@@ -171,7 +171,7 @@ class Slot:
     def say(self, level: str, text: str) -> None:
         """Log one line about the slot."""
         pid = f" pid={self.pid}" if self.pid is not None else ""
-        job = f" job={self.job.pk}" if self.job is not None else ""
+        job = f" job={self.job.pk}{self.job.trace}" if self.job is not None else ""
         where = f"slot={self.number} agent={self.pool.name} host={self.host.name}{pid}{job}"
         self.slots.emit(LogMessage(level, f"{text} {where}"))
 
