@@ -17,6 +17,7 @@ from scheduler.cli.options import COMMANDS, parse
 from scheduler.errors import ConfigError, DroverError, WorldError
 
 if TYPE_CHECKING:
+    from scheduler.cli.config_files import Check
     from scheduler.model.config import Config
 
 OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
@@ -70,17 +71,24 @@ def _configuration(options: Namespace) -> "Config":
     if needs == "nothing" or (needs == "types" and "/" in _first_word(options)):
         return Config()
     from scheduler.cli.config_files import load
-    from scheduler.drivers.process_spec import user_mistakes
 
     is_enough = needs == "database" or getattr(options, "group", None) or getattr(options, "jobs", None)
     if is_enough and (url := os.environ.get("DROVER_DATABASE_URL")):
         return Config(database=Database(url=url))
     try:
-        # users of agents concern only a daemon
-        return load(options.config, os.environ, checks=(user_mistakes,) if options.command == "run" else ())
+        return load(options.config, os.environ, checks=_checks(options.command))
     except ConfigError as error:
         hints = (ALONE.get(needs, "").format(options.command), old_options.hint(options.config))
         raise ConfigError("\n".join(filter(None, (str(error), *hints)))) from error
+
+
+def _checks(command: str) -> "Sequence[Check]":
+    """Return what else is wrong with a configuration: users of agents concern only a daemon."""
+    if command != "run":
+        return ()
+    from scheduler.drivers.process_spec import user_mistakes
+
+    return (user_mistakes,)
 
 
 def _first_word(options: Namespace) -> str:

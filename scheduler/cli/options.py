@@ -238,10 +238,15 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("--agents N", "start so many agents of each type", type=POSITIVE),
         _argument("--limit N", "process at most so many files", type=POSITIVE),
     ), "nothing"),
-    "status": Command("status.show_status", "show schedulers, slots, jobs and queues", (
+    "status": Command("status.show_status", "show what is wrong, agents, jobs and queues, as a screen holds it", (
+        _argument("group GROUP", "default: that of the configuration", nargs="?"),
+        _argument("-v", "each slot and statement, and all rows", dest="verbose"),
+        _argument("--json", "one JSON object, of all that -v shows"),
+        WATCH,
+    ), "group"),
+    "health": Command("health.show_health", "exit with 0 if all is well, 1 with warnings, 2 if work stands", (
         _argument("group GROUP", "default: that of the configuration", nargs="?"),
         _argument("--json", "one JSON object"),
-        WATCH,
     ), "group"),
     "submit": Command("submit.submit_jobs", "queue a job, or many", (
         _argument("type TYPE", "agent type, or command"),

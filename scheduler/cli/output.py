@@ -118,14 +118,18 @@ def _short(value: Any, today: date) -> str:
     return cell(value)
 
 
-def print_fields(fields: Sequence[tuple[str, str]]) -> None:
-    """Print names and what they are, below each other; on a terminal, in two columns."""
+def print_fields(fields: Sequence[tuple[str, str]], title: str = "", marks: Sequence[str] = ()) -> None:
+    """Print names and what they are, below each other; on a terminal, in two columns.
+
+    `marks` are words for the names, one for each, whose colours the names have.
+    """
     if not sys.stdout.isatty():
         width = max(len(name) for name, _ in fields)
-        return print(*(f"{name.ljust(width)}{GAP}{printable(text)}" for name, text in fields), sep="\n")
+        lines = (f"{name.ljust(width)}{GAP}{printable(text)}" for name, text in fields)
+        return print(*([title] if title else []), *lines, sep="\n")
     from scheduler.cli.terminal import draw_fields
 
-    return draw_fields([(name, printable(text)) for name, text in fields])
+    return draw_fields([(name, printable(text)) for name, text in fields], title, marks)
 
 
 def aligned(table: Table) -> Iterator[str]:

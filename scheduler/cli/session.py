@@ -24,7 +24,6 @@ from psycopg.types.json import set_json_loads
 from scheduler.cli.config_files import EMBEDDED, is_embedded_url, with_password
 from scheduler.cli.output import Table
 from scheduler.database import migrate
-from scheduler.database.embedded import default_directory, join
 from scheduler.drivers.sql import STANDARD, Query, setting, texts
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
@@ -276,6 +275,8 @@ def running_database(config: Config) -> Iterator[str]:
     if not is_embedded_url(url):
         yield with_password(config, os.environ).database.url
         return
+    from scheduler.database.embedded import default_directory, join  # only now: it takes as long as all of ours
+
     directory = url.removeprefix(EMBEDDED).removeprefix(":")
     with join(Path(directory) if directory else default_directory(os.environ), durable=True) as conninfo:
         yield conninfo

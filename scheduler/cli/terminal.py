@@ -5,6 +5,7 @@ here are printable.
 """
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.text import Text
 
 STATE_COLUMNS: Final = {"state", "outcome", "role", "warning", "status"}  # whose words say how things are
 STYLES: Final = {
+    "critical": "red", "warning": "yellow",
     "failed": "red", "ST_FAIL": "red", "gone?": "red", "rescued": "red", "interrupted": "red",
     "blocked": "yellow", "held": "yellow", "draining": "yellow", "given back": "yellow", "retry": "yellow",
     "running": "green", "claimed": "green", "ST_RUNNING": "green", "owner": "green",
@@ -67,9 +69,12 @@ def _least_width(columns: Sequence[Column]) -> int:
     return sum(column.least_width() + GAP_WIDTH for column in columns) - GAP_WIDTH
 
 
-def draw_fields(fields: Sequence[tuple[str, str]]) -> None:
+def draw_fields(fields: Sequence[tuple[str, str]], title: str, marks: Sequence[str]) -> None:
     """Print names and what they are, below each other; long texts stay in their column."""
-    Console().print(_grid(fields))
+    console = Console()
+    if title:
+        console.print(Text(title, style="bold"))
+    console.print(_grid(fields, marks))
 
 
 def _draw_blocks(console: Console, title: str, columns: Sequence[Column]) -> None:
@@ -82,12 +87,12 @@ def _draw_blocks(console: Console, title: str, columns: Sequence[Column]) -> Non
         console.print(_grid([(name, text) for name, text in zip(names, texts, strict=True) if text not in EMPTY]))
 
 
-def _grid(fields: Sequence[tuple[str, str]]) -> Table:
+def _grid(fields: Sequence[tuple[str, str]], marks: Sequence[str] = ()) -> Table:
     grid = Table(box=None, pad_edge=False, show_header=False)
-    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, text in fields:
-        grid.add_row(Text(name), _styled(name, text))
+    for (name, text), mark in zip_longest(fields, marks):
+        grid.add_row(Text(name, style=STYLES.get(mark, "dim")), _styled(name, text))
     return grid
 
 

@@ -11,13 +11,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Final, LiteralString, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, LiteralString, NamedTuple
 
 from psycopg import pq
 
 from scheduler.errors import BugError
-from scheduler.model.queue_requests import Cells
 from scheduler.model.sql_text import bind
+
+if TYPE_CHECKING:
+    from scheduler.model.queue_requests import Cells  # commands need none of it
 
 NOTIFY_FULL: Final = "too many notifications in the NOTIFY queue"
 
@@ -196,10 +198,10 @@ class Table:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, at: int) -> Cells:
+    def __getitem__(self, at: int) -> "Cells":
         return self._read(range(self._count)[at])
 
-    def __iter__(self) -> Iterator[Cells]:
+    def __iter__(self) -> "Iterator[Cells]":
         """Read rows one by one: column iterators side by side run in C, and cost a third of a call for each row."""
         if not self._columns:
             return repeat((), self._count)
@@ -208,14 +210,14 @@ class Table:
     def __eq__(self, other: object) -> bool:
         return list(self) == (list(other) if isinstance(other, Table) else other)
 
-    def below(self, row: int, columns: int) -> Iterator[Cells]:
+    def below(self, row: int, columns: int) -> "Iterator[Cells]":
         """Read the first cells of each row from one on."""
         return zip(*[map(self._get, range(row, self._count), repeat(at)) for at in range(columns)], strict=True)
 
     def column(self, at: int) -> list[bytes | None]:
         return list(map(self._get, range(self._count), repeat(at)))
 
-    def _read(self, row: int) -> Cells:
+    def _read(self, row: int) -> "Cells":
         return tuple(map(self._get, repeat(row), self._columns))
 
 

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from scheduler.cli.health import group_warnings, headline
 from scheduler.cli.session import NOTHING, Session
 from scheduler.cli.show import describe
-from scheduler.cli.status import group_warnings, headline
 from scheduler.model.states import IN_HAND, JOB_STATES, TERMINAL
 from scheduler.model.verbs import LARGEST_PK
 from scheduler.web import filters

@@ -24,7 +24,7 @@ def test_status_shows_owner_slots_jobs_and_queues(drover: Drover, many: psycopg.
                   (%s, 1, 'alpha', 'noop', 6, 'ST_RUNNING', now(), 3)""",
         (OWNER, OWNER),
     )
-    text = drover("status").out
+    text = drover("status", "-v").out
     assert text.startswith("group default: alpha.77 is active since ")
     assert "   1  alpha  noop   ST_RUNNING" in text
     assert "Types that no scheduler serves" not in text

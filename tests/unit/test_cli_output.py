@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler.cli.jobs import brief, log_line, states
 from scheduler.cli.options import parse
 from scheduler.cli.output import Table, aligned, as_json, cell, clipped, printable, printable_lines
-from scheduler.cli.status import headline, pivot, standby_notes
+from scheduler.cli.status import headline, jobs_by_type, standby_notes
 from scheduler.cli.submit import read_lines
 from scheduler.errors import ConfigError
 
@@ -154,7 +154,7 @@ def test_log_line_shows_only_known_fields_on_one_line() -> None:
 
 
 def test_jobs_are_counted_by_type_and_state() -> None:
-    jobs = pivot([("noop", "done", 5), ("noop", "queued", 2), ("sha256", "done", 1)])
+    jobs = jobs_by_type([("noop", "done", 5), ("noop", "queued", 2), ("sha256", "done", 1)])
     assert jobs.columns == ("type", "queued", "done")
     assert jobs.rows == [("noop", 2, 5), ("sha256", 0, 1)]
 

@@ -1,0 +1,171 @@
+"""What keeps jobs waiting and what harms the database, each with what to do next; and `drover health`, for monitoring.
+
+Each warning is a statement of schema/cli.sql that returns (who, age, what), and what to do next if that differs from
+row to row. Changes nothing.
+"""
+
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+import psycopg
+
+from scheduler.cli.output import as_json, cell, printable
+from scheduler.cli.session import NOTHING, Session, connect
+from scheduler.errors import DroverError
+from scheduler.model.config import Config
+
+COLUMNS: Final = ("warning", "who", "age", "what", "next")
+Row = tuple[str, str, timedelta | None, str, str]  # of COLUMNS
+
+
+class Check(NamedTuple):
+    """The kind of a warning, the statement that finds it, and what to do next."""
+
+    kind: str
+    statement: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of the warnings: ages; transactions; rows; scans of the whole queue in an hour, on the average."""
+
+    transaction: timedelta = timedelta(minutes=5)
+    behind: int = 10_000  # of a replica or a slot; a warning only where dead rows are many
+    dead_rows: int = 1_000_000  # many; a fast drain leaves so many between two rounds of autovacuum
+    vacuum: timedelta = timedelta(minutes=10)
+    scanned_rows: int = 100_000  # a smaller queue may be read as a whole
+    scans_per_hour: float = 60.0
+    query: timedelta = timedelta(seconds=10)
+    lock: timedelta = timedelta(minutes=1)
+    blocked: timedelta = timedelta(seconds=10)
+    notifications: float = 0.1  # of the server's queue
+    timeout_ms: int = 2000  # of each of our own statements
+
+
+END_IT: Final = "let its owner end it, or select pg_terminate_backend(pid)"
+# What a warning means for `drover health`: work stands or may be lost, or it will suffer, or the rest cannot be seen.
+CRITICAL_KINDS: Final = {
+    "no scheduler", "agents failed", "refused", "connection", "impossible", "notifications", "database"
+}  # fmt: skip
+NO_REASONS: Final = {"hidden"}
+OK, WARNING, CRITICAL = "ok", "warning", "critical"
+STATUS: Final = {OK: 0, WARNING: 1, CRITICAL: 2}
+UNSERVED_NEXT: Final = {  # what to do where jobs wait for a type, by the reason
+    "disabled": "drover agent enable {type}",
+    "not configured": "configure it, or cancel them: drover cancel --type {type}",
+    "no longer configured": "configure it again, or cancel them: drover cancel --type {type}",
+}
+OF_GROUP: Final = (  # the worst first
+    Check("no scheduler", "no_scheduler", "start one with drover run"),
+    Check("agents failed", "agents_failed",
+          "look at drover log and the agent; try it at once: drover agent enable TYPE"),
+    Check("host down", "hosts_down", "look at the host and the network; it is tried again by itself"),
+    Check("no more agents", "no_more_agents", "raise the limit that is named, or run fewer agents: max of the host"),
+    Check("refused", "statements_refused",
+          "mend it in the database; the scheduler tries again, and goes on by itself"),
+    Check("connection", "connections_failed",
+          "it is tried again by itself; run drover check where the scheduler runs: it says what to do"),
+)  # fmt: skip
+OF_DATABASE: Final = (
+    Check("impossible", "impossible_rows", "report it"),
+    Check("hidden", "statistics_hidden",
+          "look as drover_operator, or let a superuser grant pg_read_all_stats to this role"),
+    Check("setting off", "settings_off", "switch it on, and reload"),
+    Check("no autovacuum", "tables_without_autovacuum", "alter table ... reset (autovacuum_enabled)"),
+    Check("old transaction", "old_transactions", END_IT),
+    Check("old transaction", "prepared_transactions", "commit prepared or rollback prepared, in its database"),
+    Check("old replica", "replicas_behind",
+          "drop an unused slot; end long queries there, or switch hot_standby_feedback off"),
+    Check("dead rows", "dead_rows", "vacuum the table now; look whether autovacuum has workers left"),
+    Check("scans", "queue_scans", "find it with pg_stat_statements; ask by jq_pk or jq_job_fk, or a replica"),
+    Check("slow query", "slow_queries",
+          "ask by jq_pk or jq_job_fk, or a replica; to end it: select pg_cancel_backend(pid)"),
+    Check("lock", "blocking_locks", END_IT),
+    Check("notifications", "notify_queue_filling",
+          "end the sessions that listen and are idle in transaction, the oldest first"),
+)  # fmt: skip
+
+
+def show_health(options: Namespace, config: Config) -> int:
+    """Print a line for each reason why the group is not in order; 0 if it is, 1 if it will suffer, 2 if work stands."""
+    name = options.group or config.scheduler.group
+    head, unseen = "", list[str]()
+    try:
+        with connect(config) as session, session.connection.transaction():
+            group = session.records("group", group=name)[0] | {"name": name}
+            unseen = session.restrictions("jobqueue", "scheduler_status")
+            head = headline(group)
+            found = [*reasons(group, [*group_warnings(session, name), *database_warnings(session, Limits())])]
+    except DroverError as error:
+        found = [("database", "", None, " ".join(str(error).split()), "")]
+    level = max((level_of(row) for row in found), key=list(STATUS).index, default=OK)
+    if options.json:
+        records = [{"level": level_of(row), **dict(zip(COLUMNS, row, strict=True))} for row in found]
+        print(as_json({"health": level, "group": name, "reasons": records, "unseen": unseen}))
+    else:
+        lines = [": ".join(filter(None, (level_of(row), *sentence(row)))) for row in found] or [f"{OK}: {head}"]
+        print(*map(printable, lines), *(f"note: {each}" for each in unseen), sep="\n")
+    return STATUS[level]
+
+
+def reasons(group: Mapping[str, Any], warnings: Sequence[Row]) -> Iterator[Row]:
+    """Yield what is not in order: the warnings that are reasons, and an absent scheduler although no job waits."""
+    if not group["active"] and not any(kind == "no scheduler" for kind, *_ in warnings):
+        yield "no scheduler", f"group {group['name']}", None, "no scheduler is active", OF_GROUP[0].next
+    yield from (row for row in warnings if row[0] not in NO_REASONS)
+
+
+def level_of(row: Row) -> str:
+    """Return how bad a warning is."""
+    return CRITICAL if row[0] in CRITICAL_KINDS else WARNING
+
+
+def sentence(row: Row) -> tuple[str, str]:
+    """Return the kind of a warning, and the rest of it: who, for how long, what, and what to do next."""
+    kind, who, age, what, next_step = row
+    whose = ", ".join(filter(None, (who, f"for {cell(age)}" if age else "")))
+    told = ": ".join(filter(None, (whose, what)))
+    return kind, f"{told}; next: {next_step}" if next_step else told
+
+
+def headline(group: Mapping[str, Any]) -> str:
+    """Return one line: who owns the group, and when its lease ends."""
+    name = printable(group["name"])
+    if not group["active"]:
+        return f"group {name}: no scheduler is active; start one with drover run"
+    owner = f"{group['host']}.{group['pid']}" if group["host"] else str(group["owner"])
+    since, left = cell(group["since"]), cell(group["lease_left"])
+    return f"group {name}: {printable(owner)} is active since {since}, its lease ends in {left}"
+
+
+def group_warnings(session: Session, group: str) -> Iterator[Row]:
+    """Yield what keeps the work of a group waiting; nothing for a role that may not see it."""
+    for kind, statement, next_step in OF_GROUP:
+        for who, age, what in session.rows(statement, group=group):
+            yield kind, who, age, what, next_step
+    for row in session.records("unserved_types"):
+        if row["group"] == group:
+            what = f"no scheduler serves it, it is {row['reason']}; jobs that wait: {row['jobs']}"
+            yield "unserved", f"type {row['type']}", None, what, UNSERVED_NEXT[row["reason"]].format(type=row["type"])
+    for row in session.records("unknown_queues"):
+        what = f"no scheduler has this queue; jobs that wait: {row['jobs']}, of type {row['types']}"
+        yield "unserved", f"queue {row['queue']}", None, what, "add it to the configuration, or with drover queue add"
+
+
+def database_warnings(session: Session, limits: Limits) -> Iterator[Row]:
+    """Yield everything that is wrong with the database at this moment; a check that fails is a warning itself."""
+    values = asdict(limits)
+    may_not = {"impossible"} if session.access["impossible"] == NOTHING else set()
+    for kind, statement, next_step in (check for check in OF_DATABASE if check.kind not in may_not):
+        try:
+            with session.connection.transaction(force_rollback=True):  # which takes the settings back as well
+                session.rows("limit_statement", **values)
+                found = session.rows(statement, **values)
+        except (psycopg.errors.QueryCanceled, psycopg.errors.InsufficientPrivilege) as error:
+            found = [("nobody", None, f"could not be looked for: {error.diag.message_primary or error}")]
+        for who, age, what, *own in found:
+            yield kind, who, age, what, own[0] if own else next_step

@@ -1,0 +1,35 @@
+"""How much of each table of drover status a screen holds."""
+
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.cli.status import TABLE_LINES, pivot, shares
+
+
+@pytest.mark.parametrize(
+    ("needs", "lines", "given"),
+    [
+        ([2, 40, 40], 3 * TABLE_LINES + 22, [2, 10, 10]),
+        ([1, 2, 3], 100, [1, 2, 3]),
+        ([5, 90], inf, [5, 90]),
+        ([5, 90], 3, [1, 1]),
+        ([], 24, []),
+    ],
+)
+def test_short_tables_are_whole_and_long_ones_alike(needs: list[int], lines: float, given: list[int]) -> None:
+    assert shares(needs, lines) == given
+
+
+@given(st.lists(st.integers(1, 200), max_size=8), st.integers(50, 200))
+def test_tables_fit_the_lines_that_there_are(needs: list[int], lines: int) -> None:
+    shown = shares(needs, lines)
+    assert sum(shown) + TABLE_LINES * len(needs) <= lines
+    assert all(1 <= part <= need for part, need in zip(shown, needs, strict=True))
+
+
+def test_counts_have_a_column_for_each_state_that_occurs() -> None:
+    table = pivot("", ("type",), [(("a",), "done", 2), (("b",), "queued", 1), (("a",), "done", 1)], ["queued", "done"])
+    assert (table.columns, table.rows) == (("type", "queued", "done"), [("a", 0, 3), ("b", 1, 0)])
