@@ -585,6 +585,50 @@ select t.key as statement, (t.value ->> 'count')::bigint as count, (t.value ->> 
 -- Count the `drover` commands that wait for an end, on this server; other clients that wait may use the same name.
 select count(*) from pg_stat_activity where application_name = :name and datname = current_database()
 
+-- drover stats. Each reads each job once at most: a pass over the queue, since no index of ends slows the jobs.
+
+-- name: ended_stats
+-- Return how many jobs ended since a time, and the seconds that the median, 95 % and 99 % of them had waited and ran:
+-- of all, of each type, and of each type on each host. `depth` says which.
+select (2 - grouping(type) - grouping(host))::integer as depth, type, host, count(*) as ended,
+       count(*) filter (where state = 'failed') as failed, coalesce(sum(items), 0)::bigint as items,
+       percentile_cont(array[0.5, 0.95, 0.99]) within group (order by waited) filter (where has_run) as waited,
+       percentile_cont(array[0.5, 0.95, 0.99]) within group (order by ran) filter (where has_run) as ran
+  from (
+    select jq_type as type, coalesce(jq_done_host, '-') as host, jq_state as state, jq_itemsprocessed as items,
+           jq_state in ('done', 'failed') as has_run,
+           greatest(extract(epoch from jq_starttime - jq_queued), 0)::float8 as waited,
+           extract(epoch from jq_endtime - jq_starttime)::float8 as ran
+      from drover.jobqueue j where jq_endtime >= :since::timestamptz and jq_type <> 'command') ended
+ group by grouping sets ((), (type), (type, host)) order by depth, ended desc, type, host
+
+-- name: failure_stats
+-- Return how jobs failed since a time: of each type and code the number, the newest job and the text of its end.
+select type, code, jobs, newest, left(n.jq_endtext, 200) as text
+  from (
+    select type, code, count(*) as jobs, max(job) as newest
+      from (
+        select jq_type as type, code, jq_pk as job
+          from (select null::text as jq_end_code) as of_a_table,
+               lateral (select j.*, jq_end_code as code from drover.jobqueue j) j
+         where jq_endtime >= :since::timestamptz and jq_state = 'failed' and jq_type <> 'command') failed
+     group by type, code) f
+  join drover.jobqueue n on n.jq_pk = f.newest
+ order by jobs desc, newest desc limit :limit::bigint
+
+-- name: error_stats
+-- Return the agents that logged errors since a time, of the newest log lines: how many, and the newest.
+select host, agent, errors, newest, left(n.log_message, 200) as message
+  from (
+    select host, agent, count(*) as errors, max(pk) as newest_pk, max(date) as newest
+      from (
+        select log_pk as pk, log_date as date, log_type as type, log_host as host, log_agent as agent
+          from drover.log l order by log_pk desc limit :most::bigint) lines
+     where type = 'ERROR' and date >= :since::timestamptz
+     group by host, agent) e
+  join drover.log n on n.log_pk = e.newest_pk
+ order by errors desc, host, agent limit :limit::bigint
+
 -- Warnings of drover status: why the work of a group waits. Each returns (who, age, what).
 
 -- name: no_scheduler

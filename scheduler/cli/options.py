@@ -248,6 +248,10 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("group GROUP", "default: that of the configuration", nargs="?"),
         _argument("--json", "one JSON object"),
     ), "group"),
+    "stats": Command("stats.show_stats", "show rates, waiting and run times, backlogs, slow agents and errors", (
+        _argument("--since TIME", "since then: 90, 15m, 2d ago, or a local time; default: 1h", default="1h"),
+        _argument("--json", "one JSON object"),
+    )),
     "submit": Command("submit.submit_jobs", "queue a job, or many", (
         _argument("type TYPE", "agent type, or command"),
         _argument("args ARGS", "the parameter, joined by blanks; - reads one job a line from stdin", nargs="*"),
