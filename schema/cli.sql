@@ -330,6 +330,11 @@ select (select count(*) from drover.agent),
        :queue::text is null or exists (select from drover.queue where queue_name = :queue and queue_present),
        :host::text is null or exists (select from drover.host where host_name = :host and host_present)
 
+-- name: add_dependencies
+-- Let each of the jobs wait for each of the others.
+insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
+select child, parent from unnest(:jobs::bigint[]) as child, unnest(:parents::bigint[]) as parent
+
 -- name: set_up_job
 select jq_pk, existed from drover.job_setup(:name, :settings)
 
@@ -536,6 +541,16 @@ select status_slot as slot, status_host as host, status_agent as agent, status_s
        status_spawns as spawns, status_reason as reason
   from drover.scheduler_status join drover.scheduler_group on group_owner = status_scheduler
  where group_name = :group and status_slot >= 0 and group_lease_until > now() order by status_host, status_slot
+
+-- name: jobs_in_hand
+-- Count the jobs that a scheduler has in hand, of some queues or of all; not commands, whose number says nothing.
+select count(*) from drover.jobqueue j
+ where jq_state in ('claimed', 'running') and jq_type <> 'command'
+   and (:queues::text[] is null or jq_queue = any (:queues))
+
+-- name: queue_in_short
+select count(*) filter (where jq_endtime is null), count(*) filter (where jq_endtime is not null)
+  from drover.jobqueue j where jq_type <> 'command'
 
 -- name: job_counts
 select jq_type, jq_state::text, count(*) from drover.jobqueue group by 1, 2 order by 1, 2

@@ -14,6 +14,7 @@ from scheduler.cli.arguments import job_number_or_name
 from scheduler.cli.jobs import job_ends
 from scheduler.cli.options import verb_arguments
 from scheduler.cli.output import Table, as_json, failed, print_records, print_table, printable, warn
+from scheduler.cli.progress import Progress
 from scheduler.cli.session import MASKED, NOTHING, Session, connect, running_database, translated_errors
 from scheduler.database import migrate
 from scheduler.errors import ConfigError
@@ -79,7 +80,9 @@ def send_and_print(session: Session, commands: Sequence[str], limit_s: float, *,
     A command that is given twice is sent once.
     """
     commands = list(dict.fromkeys(commands))
-    answers = send(session, commands, limit_s)
+    progress = Progress(len(commands), "answers")
+    answers = send(session, commands, limit_s, progress.show)
+    progress.clear()
     for answer in answers:
         if json:
             print(as_json(answer._asdict()))
@@ -95,7 +98,7 @@ def send(
 ) -> list[Answer]:
     """Insert the commands, all or none; return the answers that came in time. Errors: ConfigError if one is none.
 
-    `each` is called with the number of those that have ended, whenever one has.
+    `each` is called now and then with the number of those that have ended.
     """
     try:
         for words in commands:
@@ -108,8 +111,8 @@ def send(
     pks = [pk for (pk,) in session.rows("insert_commands", commands=list(commands))]
     if not session.value("is_any_scheduler_active"):
         warn("no scheduler is active: the commands wait until one is; start one with drover run")
-    for done, _ in enumerate(job_ends(session, pks, limit_s), start=1):
-        each(done)
+    for _ in job_ends(session, pks, limit_s, each):
+        pass
     return [Answer(*row) for row in session.rows("answers", commands=pks)]
 
 

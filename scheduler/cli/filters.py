@@ -20,6 +20,14 @@ def chosen(session: Session, options: Namespace) -> dict[str, Any]:
 
 def since(session: Session, text: str | None) -> datetime | None:
     """Return the instant that --since names: so long ago, or a local time. Errors: ConfigError."""
+    return instant(session, "--since", text, sign=-1)
+
+
+def instant(session: Session, option: str, text: str | None, sign: int) -> datetime | None:
+    """Return the instant that an option names: a local time, or so long before (-1) or after (1) now.
+
+    Errors: ConfigError.
+    """
     if text is None:
         return None
     try:
@@ -28,9 +36,17 @@ def since(session: Session, text: str | None) -> datetime | None:
         try:
             return read_time(text, datetime.now().astimezone().tzinfo or UTC)
         except TimesError as no_time:
-            raise ConfigError(f"--since: {no_interval}; or {no_time}") from None
+            raise ConfigError(f"{option}: {no_interval}; or {no_time}") from None
     now: datetime = session.value("now")
-    return now - min(length, timedelta(days=365_00))
+    return now + sign * min(length, timedelta(days=365_00))
+
+
+def interval(option: str, text: str | None) -> timedelta | None:
+    """Return the length of time that an option names. Errors: ConfigError."""
+    try:
+        return None if text is None else read_interval(text)
+    except TimesError as mistake:
+        raise ConfigError(f"{option}: {mistake}") from None
 
 
 def in_words(options: Namespace) -> str:

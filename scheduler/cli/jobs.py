@@ -31,6 +31,7 @@ from scheduler.cli.output import (
     printable_lines,
     warn,
 )
+from scheduler.cli.progress import Progress
 from scheduler.cli.session import Session, connect
 from scheduler.model.config import Config
 from scheduler.model.states import BLOCKED, CLAIMED, FAILED, HELD, JOB_STATES, QUEUED, RUNNING
@@ -239,8 +240,9 @@ def print_ends(session: Session, jobs: Collection[int], limit_s: float, *, json:
     if json:
         session.records("job_outcome", job=0)  # a role that may not see outcomes fails now, not at the end
     warn_of_inactive_groups(session, jobs)
-    ends = []
-    for end in job_ends(session, jobs, limit_s):
+    ends, progress = [], Progress(len(jobs), "jobs")
+    for end in job_ends(session, jobs, limit_s, progress.show):
+        progress.clear()
         ends.append(end)
         if end.state == GONE:
             no_such_job(end.job)
@@ -249,6 +251,22 @@ def print_ends(session: Session, jobs: Collection[int], limit_s: float, *, json:
             print(as_json(outcomes[0] if outcomes else None), flush=True)
         else:
             print(printable(f"{end.job} {end.type} {end.state} {end.text}"), flush=True)
+    progress.clear()
+    if left := len(jobs) - len(ends):
+        return failed(f"after {limit_s:g} s, {left} of {len(jobs)} jobs have not ended; see drover why")
+    return int(any(end.bits & FAILURE for end in ends))
+
+
+def print_results(session: Session, jobs: Collection[int], limit_s: float) -> int:
+    """Print the result of each job as JSON, null if it has none; how others than done ended, on stderr."""
+    warn_of_inactive_groups(session, jobs)
+    progress = Progress(len(jobs), "jobs")
+    ends = list(job_ends(session, jobs, limit_s, progress.show))
+    progress.clear()
+    for end in sorted(ends):
+        print(as_json(next(iter(session.records("job_outcome", job=end.job)), {"value": None})["value"]))
+        if end.bits & FAILURE:
+            warn(f"{end.job} {end.type} {end.state} {end.text}")
     if left := len(jobs) - len(ends):
         return failed(f"after {limit_s:g} s, {left} of {len(jobs)} jobs have not ended; see drover why")
     return int(any(end.bits & FAILURE for end in ends))
@@ -260,13 +278,19 @@ def warn_of_inactive_groups(session: Session, jobs: Collection[int]) -> None:
         warn(f"no scheduler is active for group {group}: the job waits until one is; start it with drover run")
 
 
-def job_ends(session: Session, jobs: Collection[int], limit_s: float) -> Iterator[End]:
-    """Yield the end of each job as it comes; stop when all have ended or after so many seconds."""
+def job_ends(
+    session: Session, jobs: Collection[int], limit_s: float, tell: Callable[[int], object] = int
+) -> Iterator[End]:
+    """Yield the end of each job as it comes; stop when all have ended or after so many seconds.
+
+    `tell` is called now and then with the number of those that have ended.
+    """
     waiting = set(jobs)
     for _ in wake_ups(session, "drover_event", jobs=waiting, limit_s=limit_s):
         ends = [End(*row) for row in session.rows("ended_jobs", jobs=list(waiting))] if waiting else []
         yield from ends
         waiting -= {end.job for end in ends}
+        tell(len(jobs) - len(waiting))
         if not waiting:
             return
 

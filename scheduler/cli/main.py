@@ -30,14 +30,15 @@ ALONE = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status: 0 ok, 1 failed, 2 configuration or usage, 3 no database."""
-    options = parse(sys.argv[1:] if argv is None else argv)
+    words = sys.argv[1:] if argv is None else argv
+    options = parse(words) if words else None
     from scheduler.cli.output import printable, warn  # only now: --help should come at once
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character shows its number
     try:
-        status = _run(options)
+        status = _run(options) if options else _greet()
         sys.stdout.flush()  # here, where a closed pipe is still noticed
     except ConfigError as error:
         print(*map(printable, str(error).splitlines()), sep="\n", file=sys.stderr)
@@ -51,6 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
+
+
+def _greet() -> int:
+    from scheduler.cli.hello import greet  # what it needs is not for --help
+
+    return greet()
 
 
 def _run(options: Namespace) -> int:

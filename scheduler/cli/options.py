@@ -11,9 +11,11 @@ from math import inf
 from typing import Final, Literal, NamedTuple
 
 from scheduler.cli import old_options
-from scheduler.cli.arguments import COUNT, POSITIVE, Declaration, number, seconds
+from scheduler.cli.arguments import COUNT, POSITIVE, Declaration, job_number_or_name, number, seconds
 from scheduler.cli.arguments import argument as _argument
 from scheduler.cli.arguments import job as _job
+from scheduler.cli.examples import epilog
+from scheduler.cli.parser import Parser
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import LARGEST_NUMBER, VERBS, Verb
 from scheduler.package_data import compat_names, version
@@ -69,13 +71,15 @@ MISTAKES: Final[Sequence[tuple[str, Callable[[Namespace, Sequence[str]], bool], 
      "--quit-if-served would leave the lines of -I unread"),
     *((name, lambda options, words: bool(options.jobs) == filters_are_given(options),
        "name jobs, or choose them by --type, --queue, --by, --group or --since") for name in ("retry", "cancel")),
+    ("submit", lambda options, words: options.result and options.json,
+     "--result prints JSON already: leave --json out"),
     ("why", lambda options, words: (options.job is None) != options.all, "name a job, or give --all"),
 )  # fmt: skip
 
 
 def _top_parser() -> ArgumentParser:
     """Return the parser of what comes before the command; the rest belongs to the command, options in any place."""
-    parser = ArgumentParser(
+    parser = Parser(
         prog="drover",
         usage="drover [-h] [-c FILE] [-d URL] COMMAND ...",
         description="The super-agent: drives a queue in Postgres through warm agents.",
@@ -94,7 +98,10 @@ def _top_parser() -> ArgumentParser:
 def command_parser(name: str) -> ArgumentParser:
     """Return the parser of one command; -c and -d may be given here too, and win."""
     command = COMMANDS[name]
-    parser = ArgumentParser(prog=f"drover {name}", description=command.help, allow_abbrev=False)
+    parser = Parser(
+        prog=f"drover {name}", description=command.help, epilog=epilog(name),
+        formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False,
+    )  # fmt: skip
     if command.needs != "nothing":
         parser.add_argument("-c", dest="config", metavar="FILE", default=SUPPRESS, help="configuration file")
         parser.add_argument("-d", dest="database", metavar="URL", default=SUPPRESS, help="database")
@@ -125,6 +132,10 @@ WATCH: Final = _argument("--watch", "repeat when something has changed, until Ct
 ANSWER: Final = (
     _argument("--json", "print the answer as JSON"),
     _argument("--wait SECONDS", "wait at most so long for the answer; default: no limit", type=seconds, default=inf),
+)
+UNTIL_IDLE: Final = (
+    _argument("--json", "print the answer as JSON"),
+    _argument("--wait SECONDS", "wait until nothing is in hand any more; --wait=9: at most 9 s", type=seconds),
 )
 JOB_OPTIONS: Final = (  # what a job asks for, of those who submit or schedule it
     _argument("--force", "queue it even if no scheduler serves the type, or queue or host do not exist"),
@@ -187,6 +198,9 @@ def verb_arguments(usage: str) -> Iterator[tuple[str, Declaration]]:
 
 
 def _verb_command(verb: Verb) -> Command:
+    if verb.cli == "pause":
+        queues = [declare for _, declare in verb_arguments(verb.usage)]
+        return Command("pauses.pause", verb.help, (*queues, *UNTIL_IDLE))
     if verb.cli in BY_FILTER:
         jobs = [_job("jobs", "*") if name == "jobs" else declare for name, declare in verb_arguments(verb.usage)]
         return Command("many.send_commands", verb.help, (*jobs, *MANY, *ANSWER))
@@ -261,6 +275,13 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("--manual", "hold it until it is run by hand, with drover run", action="store_const", const="manual"),
         _argument("--name TYPE.NONCE", "unique name of the job"),
         _argument("--traceparent ID", "the trace it belongs to, as in W3C Trace Context"),
+        _argument("--unique-key KEY", "refuse it while another job of this key has not ended"),
+        _argument("--not-before TIME", "start it at this time or later: 90, 15m, 1h 30m, 2d from now, or a local time"),
+        _argument("--not-after TIME", "let it fail if it has not started by then"),
+        _argument("--timeout INTERVAL", "kill an attempt that takes longer, as 90, 15m or 1h 30m"),
+        _argument("--depends JOB", "start it when this job is done; may be repeated", action="append", default=[],
+                  type=job_number_or_name),
+        _argument("--result", "wait for the end, and print the result alone, as JSON"),
     )),
     "setup": Command("submit.set_up_job", "set a job up by name, held until it is released", (
         _argument("name TYPE.NONCE", "unique name of the job; its variables are read from stdin"),
@@ -272,6 +293,7 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("--json", "one JSON object a line for each job"),
     )),
     **{verb.cli: _verb_command(verb) for verb in VERBS.values() if verb.cli and " " not in verb.cli},
+    "drain": Command("pauses.drain", "let all schedulers finish what they have in hand, and end", UNTIL_IDLE),
     "queue": _list_command("queue", "list queues, or change one"),
     "host": _list_command("host", "list hosts, or change one"),
     "agent": _list_command("agent", "list agent types, or enable or disable one"),
@@ -385,6 +407,9 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("--dead", "print what was given up, and jobs that no scheduler takes"),
         _argument("--post TEXT", "record this text as an event of the job"),
         JSON_LINES,
+    )),
+    "psql": Command("psql.run_psql", "run psql on the database, logged in as these commands are", (
+        _argument("args ARGS", "of psql; options of it after --", nargs="*"),
     )),
     "web": Command("dashboard.serve", "serve the dashboard, a page for browsers", (
         _argument("--host HOST", "listen on this address; default 127.0.0.1, this machine alone", default="127.0.0.1"),

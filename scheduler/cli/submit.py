@@ -13,13 +13,15 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from math import inf
 from typing import Any, BinaryIO, Final
 
 import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from scheduler.cli.jobs import print_ends
+from scheduler.cli.filters import instant, interval
+from scheduler.cli.jobs import print_ends, print_results
 from scheduler.cli.output import as_json, failed, warn
 from scheduler.cli.session import Session, connect
 from scheduler.errors import ConfigError, DroverError
@@ -27,7 +29,10 @@ from scheduler.model.config import Config
 from scheduler.model.trace import PARENT, trace_id
 
 ROWS_AT_ONCE: Final = 10_000
-SAME_NAME: Final = ("type", "runonpfile", "key", "host", "queue", "urgent", "priority", "retries", "name", "delete")
+SAME_NAME: Final = (
+    "type", "runonpfile", "key", "host", "queue", "urgent", "priority", "retries", "name", "delete", "unique_key",
+    "not_before", "not_after", "timeout",
+)  # fmt: skip
 COLUMNS: Final = {"sql": "jq_msq", "manual": "jq_mode"} | {option: f"jq_{option}" for option in SAME_NAME}
 INSERT: Final = """
 insert into drover.jobqueue ({columns}, jq_args)
@@ -80,10 +85,20 @@ def submit_jobs(options: Namespace, config: Config) -> int:
     with connect(config) as session:
         if reason := refusal(session, options.type, options.queue, options.host, force=options.force):
             return failed(reason)
-        jobs = _insert(session.connection, options, texts)
+        _read_times(session, options)
+        jobs = _insert(session, options, texts)
+        if options.result:
+            return print_results(session, jobs, inf if options.wait is None else options.wait)
         lines = (as_json({"job": job}) if options.json else str(job) for job in jobs)
         print("".join(f"{line}\n" for line in lines), end="", flush=True)
         return 0 if options.wait is None else print_ends(session, jobs, options.wait, json=options.json)
+
+
+def _read_times(session: Session, options: Namespace) -> None:
+    """Replace the texts of times and lengths by values. Errors: ConfigError."""
+    options.not_before = instant(session, "--not-before", options.not_before, sign=1)
+    options.not_after = instant(session, "--not-after", options.not_after, sign=1)
+    options.timeout = interval("--timeout", options.timeout)
 
 
 def read_lines(file: BinaryIO) -> Iterator[str]:
@@ -98,8 +113,8 @@ def read_lines(file: BinaryIO) -> Iterator[str]:
         yield text
 
 
-def _insert(connection: psycopg.Connection, options: Namespace, texts: Iterable[str]) -> list[int]:
-    """Queue a job for each text, all or none; return their numbers in the order of the texts.
+def _insert(session: Session, options: Namespace, texts: Iterable[str]) -> list[int]:
+    """Queue a job for each text with its dependencies, all or none; return their numbers in the order of the texts.
 
     Names only the columns that were asked for: the grants of the role need not be wider than that.
     """
@@ -112,12 +127,15 @@ def _insert(connection: psycopg.Connection, options: Namespace, texts: Iterable[
         columns=sql.SQL(", ").join(map(sql.Identifier, given)),
         values=sql.SQL(", ").join([sql.Placeholder()] * len(given)),
     )
-    remaining = iter(texts)
+    remaining, connection = iter(texts), session.connection
+    parents = session.job_numbers(options.depends)
     jobs: list[int] = []
     with connection.transaction():
         while batch := list(islice(remaining, ROWS_AT_ONCE)):
             parameters: tuple[Any, ...] = (*given.values(), batch)
             jobs += sorted(pk for (pk,) in connection.execute(query, parameters))
+        if parents:
+            session.run("add_dependencies", jobs=jobs, parents=parents)
     return jobs
 
 

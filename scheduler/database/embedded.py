@@ -41,6 +41,11 @@ def default_directory(environment: Mapping[str, str]) -> Path:
     return Path(state) / "pg" if state else Path.home() / ".local/share/drover/pg"
 
 
+def is_running(directory: Path) -> bool:
+    """Return whether the server of a directory accepts connections; nothing is started or written."""
+    return _address(directory.absolute() / "data") is not None
+
+
 @contextmanager
 def join(directory: Path, *, durable: bool, binaries: Path | None = None) -> Iterator[str]:
     """Use the server of `directory`, started if it does not run; yield a conninfo; the last to leave stops it.

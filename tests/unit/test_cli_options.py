@@ -1,5 +1,7 @@
 """The command line as it is written: which words are options, which are the job's, and what is refused."""
 
+import re
+import shlex
 import subprocess
 import sys
 from argparse import Namespace
@@ -7,7 +9,8 @@ from math import inf
 
 import pytest
 
-from scheduler.cli.options import COMMANDS, parse
+from scheduler.cli.examples import EXAMPLES
+from scheduler.cli.options import COMMANDS, following, parse
 
 
 def parsed(line: str) -> Namespace:
@@ -110,3 +113,46 @@ finally:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_ends_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed(f"{command} --help")
+    examples = capsys.readouterr().out.partition("\nexamples:\n")[2].splitlines()
+    assert [line for line in examples if f"drover {command}" in line]
+
+
+@pytest.mark.parametrize(("command", "line"), [(name, line) for name, lines in EXAMPLES.items() for line in lines])
+def test_every_example_can_be_parsed(command: str, line: str) -> None:
+    words = shlex.split(re.split(r" \| (?!drover)|\)", line)[0].rpartition("| ")[2].rpartition("<(")[2])
+    assert parse(words[words.index("drover") + 1 :]).command == command
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("stauts", "no command 'stauts'; did you mean stats or status? drover --help lists all"),
+        ("xyzzy", "no command 'xyzzy'; drover --help lists all"),
+        ("ls --typ a", "unrecognized arguments: --typ a; did you mean --type?"),
+        ("ls --sort quued", "; did you mean queued or queue?"),
+        ("queue lst", "; did you mean list?"),
+    ],
+)
+def test_mistyped_word_gets_a_suggestion(line: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(line)
+    message = capsys.readouterr().err.strip()
+    assert (ended.value.code, message.endswith(told)) == (2, True), message
+
+
+# Commands that print nothing which a program would read: text of people, streams of others, or a command's own format.
+WITHOUT_JSON = {
+    "init", "check", "agent-check", "demo", "setup", "out", "exit", "psql", "top", "web", "import-scheduler-conf",
+    "completion", "version", "agent new", "agent run", "metrics",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - WITHOUT_JSON))
+def test_every_command_that_tells_something_has_json(command: str) -> None:
+    assert "--json" in following(command)

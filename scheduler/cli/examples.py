@@ -1,0 +1,73 @@
+"""Examples of every command, which its --help ends with; a test parses each."""
+
+from typing import Final
+
+EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
+    "run": ("drover run", "drover run --once -v", "drover run billing.1"),
+    "init": ("DROVER_DATABASE_URL=dbname=drover drover init --roles",),
+    "check": ("drover check",),
+    "doctor": ("drover doctor",),
+    "agent-check": ("drover agent-check", "drover agent-check ./my-agent --item 'path=\"/etc/hosts\"'"),
+    "demo": ("drover demo", "drover demo /usr/share/doc --limit 500"),
+    "status": ("drover status", "drover status -v --watch", "drover status --json | jq .warnings"),
+    "health": ("drover health", "drover health --json | jq -r .health"),
+    "stats": ("drover stats", "drover stats --since 1d", "drover stats --json | jq .types"),
+    "submit": (
+        "drover submit sha256 /etc/hosts",
+        "drover submit --wait=60 shell -- ls -l /tmp",
+        "find . -type f | drover submit sha256 -",
+        "drover submit --not-before 2h --timeout 10m --unique-key nightly shell date",
+    ),
+    "setup": ("printf 'userid=simpsons\\n' | drover setup billing.1 -p a",),
+    "resubmit": ("drover resubmit 17",),
+    "release": ("drover release billing.1",),
+    "hold": ("drover hold 17 18",),
+    "ice": ("drover ice 17",),
+    "retry": ("drover retry 17", "drover retry --type sha256 --since 1h --dry-run"),
+    "priority": ("drover priority 17 a",),
+    "cancel": ("drover cancel 17 --reason 'wrong directory'", "drover cancel --queue mail --by web --dry-run"),
+    "kill": ("drover kill 17",),
+    "signal": ("drover signal 17 18 USR1", "drover signal 17=TERM 18=INT"),
+    "unblock": ("drover unblock 17", "drover unblock licence"),
+    "pause": ("drover pause mail", "drover pause --wait=600"),
+    "continue": ("drover continue mail",),
+    "drain": ("drover drain", "drover drain --wait"),
+    "poll": ("drover poll",),
+    "flush": ("drover flush 30", "drover flush 7 --type sha256 --dry-run"),
+    "queue": ("drover queue", "drover queue add heavy 3", "drover queue rate mail rate=100"),
+    "host": ("drover host", "drover host disable alpha", "drover host max alpha 8"),
+    "agent": ("drover agent", "drover agent enable sha256"),
+    "agent new": ("drover agent new resize --lang bash",),
+    "agent run": ("drover agent run sha256 /etc/hosts",),
+    "schedule": (
+        "drover schedule",
+        "drover schedule add nightly --cron '0 3 * * *' --zone Europe/Berlin shell date",
+        "drover schedule next 5",
+    ),
+    "command": ("drover command shutdown", "drover command step-down"),
+    "ls": ("drover ls", "drover ls -S failed --since 1h", "drover ls --all --type sha256 --sort ran -n 10"),
+    "log": ("drover log", "drover log 17 -f"),
+    "show": ("drover show 17",),
+    "items": ("drover items 17", "drover items 17 --json | jq -r .line"),
+    "why": ("drover why 17", "drover why --all"),
+    "out": ("drover out 17", "drover out 17 -t", "drover out 17 -e --attempt 2"),
+    "wait": ("drover wait 17 18", "drover wait billing.1 --timeout 60 --json"),
+    "exit": ("drover exit 17", "drover exit -q -w 17"),
+    "hide": ("drover hide 17",),
+    "unhide": ("drover unhide 17",),
+    "subscribe": ("drover subscribe 17 --to mailto:me@example.org", "drover subscribe --kind error --ttl 7d"),
+    "unsubscribe": ("drover unsubscribe 3",),
+    "subscriptions": ("drover subscriptions", "drover subscriptions disable 3"),
+    "events": ("drover events 17", "drover events --dead"),
+    "psql": ("drover psql", "drover psql -- -c 'select * from drover.why'"),
+    "web": ("drover web", "drover web --port 8400"),
+    "metrics": ("drover metrics", "drover metrics --textfile /var/lib/node-exporter/drover.prom"),
+    "import-scheduler-conf": ("drover import-scheduler-conf Scheduler.conf Hosts.conf -o drover.toml",),
+    "completion": ("source <(drover completion bash)",),
+    "version": ("drover version",),
+}
+
+
+def epilog(command: str) -> str:
+    """Return what --help of a command ends with."""
+    return "examples:\n" + "".join(f"  {line}\n" for line in EXAMPLES.get(command, ()))

@@ -1,0 +1,51 @@
+"""`drover psql`: psql on the database of the configuration, logged in as the commands log in.
+
+The login goes to psql in the environment, so that no password is on a command line. The embedded server runs for as
+long as psql does.
+"""
+
+import os
+import signal
+import subprocess
+from argparse import Namespace
+from shutil import which
+
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
+
+from scheduler.cli.session import people_database
+from scheduler.errors import ConfigError, WorldError
+from scheduler.model.config import Config
+
+
+def run_psql(options: Namespace, config: Config) -> int:
+    """Run psql with these arguments; return its exit status. Errors: ConfigError if it is not installed."""
+    program = _program()
+    with people_database(config) as (conninfo, _):
+        process = subprocess.Popen([program, *options.args], env=environment(conninfo))
+        ours = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is psql's: it cancels a statement
+        try:
+            return process.wait()
+        finally:
+            signal.signal(signal.SIGINT, ours)
+
+
+def environment(conninfo: str) -> dict[str, str]:
+    """Return our environment with the variables of libpq that say the same as a conninfo."""
+    variables = {each.keyword.decode(): each.envvar.decode() for each in pq.Conninfo.get_defaults() if each.envvar}
+    given = {variables[key]: str(value) for key, value in conninfo_to_dict(conninfo).items() if key in variables}
+    return os.environ | {"PGAPPNAME": "drover psql"} | given
+
+
+def _program() -> str:
+    if found := which("psql"):
+        return found
+    from scheduler.database.embedded import find_binaries
+
+    try:
+        program = find_binaries() / "psql"
+    except WorldError:
+        program = None
+    if program is None or not program.exists():
+        raise ConfigError("psql is not installed here: install postgresql-client")
+    return str(program)
