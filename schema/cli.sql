@@ -552,6 +552,13 @@ select count(*) from drover.jobqueue j
 select count(*) filter (where jq_endtime is null), count(*) filter (where jq_endtime is not null)
   from drover.jobqueue j where jq_type <> 'command'
 
+-- name: top_jobs
+-- Return jobs that are in hand, those that began first, then blocked ones.
+select jq_pk as job, jq_type as type, jq_state::text as state, now() - jq_starttime as since, jq_done_host as host,
+       left(jq_args, 200) as args
+  from drover.jobqueue j where jq_state in ('claimed', 'running', 'blocked') and jq_type <> 'command'
+ order by jq_state = 'blocked', jq_starttime, jq_pk limit :limit::bigint
+
 -- name: job_counts
 select jq_type, jq_state::text, count(*) from drover.jobqueue group by 1, 2 order by 1, 2
 

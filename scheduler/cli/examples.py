@@ -59,6 +59,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "unsubscribe": ("drover unsubscribe 3",),
     "subscriptions": ("drover subscriptions", "drover subscriptions disable 3"),
     "events": ("drover events 17", "drover events --dead"),
+    "top": ("drover top",),
     "psql": ("drover psql", "drover psql -- -c 'select * from drover.why'"),
     "web": ("drover web", "drover web --port 8400"),
     "metrics": ("drover metrics", "drover metrics --textfile /var/lib/node-exporter/drover.prom"),

@@ -408,6 +408,9 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("--post TEXT", "record this text as an event of the job"),
         JSON_LINES,
     )),
+    "top": Command("top.show_top", "watch slots, rates, queues and jobs live, with keys to pause, kill and ask why", (
+        _argument("group GROUP", "default: that of the configuration", nargs="?"),
+    ), "group"),
     "psql": Command("psql.run_psql", "run psql on the database, logged in as these commands are", (
         _argument("args ARGS", "of psql; options of it after --", nargs="*"),
     )),

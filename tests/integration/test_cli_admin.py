@@ -561,7 +561,7 @@ def test_a_missing_database_and_an_unknown_command_are_failures_j118(ask: Ask) -
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        (["sta"], {"status"}),
+        (["statu"], {"status"}),
         (["-c", "file", "rel"], {"release"}),
         (["ls", "--wa"], {"--watch"}),
         (["queue", "a"], {"add"}),

@@ -224,7 +224,7 @@ def test_a_queue_that_does_not_exist_is_named_by_queue_status_and_once_by_the_lo
     told_of = "no queue 'defualt', in which jobs wait: 3; add it to the configuration, or with drover queue add"
     daemon.until(lambda: told_of in daemon.stderr(), what="the log does not name it")
     assert ask("queue").err == f"drover: {told_of}\n"
-    assert "Jobs in queues that do not exist\nQUEUE    JOBS  TYPES\ndefualt     3  a\n" in ask("status").out
+    assert "Jobs in queues that do not exist\nQUEUE    JOBS  TYPES\ndefualt     3  a\n" in ask("status -v").out
     told(daemon, "reset")  # looks again
     daemon.wait_all(queue(daemon, 1))
     assert told(daemon, "add-queue defualt 2") == "queue defualt: concurrency 2"

@@ -1,0 +1,82 @@
+"""The screen of drover top: what it holds, and that it never is larger than the terminal."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.cli.health import Row
+from scheduler.cli.top_screen import KEYS, LETTERS, Choice, View, draw
+from scheduler.model.states import SLOT_STATES, STATE_NAMES
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+WARNING: Row = ("agents failed", "type noop", timedelta(minutes=2), "no OK", "look at drover log")
+
+
+def view(slots: int = 3, queues: int = 2, jobs: int = 2, **more: Any) -> View:
+    states = [STATE_NAMES[state] for state in SLOT_STATES]
+    return View(
+        more.get("headline", "group default: alpha.77 is active"), [WARNING], {"queued": 5, "running": 2}, 12.3, 45.6,
+        [{"host": f"h{n // 9}", "agent": "noop", "state": states[n % 7]} for n in range(slots)],
+        [{"queue": f"q{n}", "concurrency": None, "paused": n == 1, "in_hand": 1, "queued": 7} for n in range(queues)],
+        [{"condition": "tape", "jobs": 4, "next_check": NOW}],
+        [{"job": n, "type": "noop", "state": "running", "since": timedelta(seconds=3), "host": "h0",
+          "args": more.get("args", "x")} for n in range(1, jobs + 1)],
+    )  # fmt: skip
+
+
+def text(shown: View, choice: Choice | None = None, lines: int = 40, columns: int = 120) -> str:
+    return "\n".join(line.plain for line in draw(shown, choice or Choice(), lines, columns))
+
+
+def test_every_state_of_a_slot_has_a_letter() -> None:
+    assert set(LETTERS) == {STATE_NAMES[state] for state in SLOT_STATES}
+    assert len(set(LETTERS.values())) == len(LETTERS)
+
+
+def test_screen_has_slots_rates_queues_conditions_and_jobs() -> None:
+    shown = text(view(slots=7))
+    for part in (
+        "12.3 jobs/s  45.6 items/s",
+        "F.kpsrR",
+        "4 on tape",
+        "7 queued  paused",
+        "agents failed: type noop",
+        KEYS,
+    ):
+        assert part in shown
+
+
+@given(
+    st.integers(0, 60), st.integers(0, 60), st.integers(0, 60), st.integers(4, 60), st.sampled_from([20, 40, 80, 200])
+)
+def test_screen_is_never_larger_than_the_terminal(slots: int, queues: int, jobs: int, lines: int, columns: int) -> None:
+    drawn = draw(view(slots, queues, jobs, headline="x" * 300, args="[bold]" * 99), Choice(), lines, columns)
+    assert len(drawn) <= lines
+    assert all(line.cell_len <= columns for line in drawn)
+
+
+def test_hostile_text_and_markup_are_shown_as_they_are() -> None:
+    shown = text(view(args="[red]x[/red]\x1b[2J\n"))
+    assert r"[red]x[/red]\x1b[2J\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("steps", "chosen"),
+    [([0], ("queue", "q0")), ([0, 1, 1], ("job", 1)), ([0, -1], ("queue", "q0")), ([0, 9], ("job", 2))],
+)
+def test_keys_move_over_queues_and_jobs(steps: list[int], chosen: tuple[str, Any]) -> None:
+    choice = Choice()
+    for step in steps:
+        choice.move(view().choices(), step)
+    assert choice.at == chosen
+
+
+def test_a_choice_that_is_gone_becomes_the_first() -> None:
+    choice = Choice(("job", 99))
+    choice.move(view().choices(), 1)
+    assert choice.at == ("queue", "q0")
+    choice.move([], 1)
+    assert choice.at is None
