@@ -207,7 +207,7 @@ def test_a_line_of_a_mebibyte_is_sent_whole_and_a_longer_one_fails_the_job(daemo
         (r"LOG bytes \377", "LOG", r"bytes \xff"),
     ],
 )
-def test_a_log_line_is_stored_with_its_origin_f90_f92_f156(daemon: Daemon, said: str, kind: str, message: str) -> None:
+def test_a_log_line_is_stored_with_its_origin_f92_f93_f156(daemon: Daemon, said: str, kind: str, message: str) -> None:
     job = daemon.insert(jq_type="puppet", jq_args=f"printf '{said}\\n'")
     daemon.wait(job)
     (row,) = daemon.execute(
