@@ -6,6 +6,7 @@ README's tour do what they say is shown by tests/integration/test_tutorial.py an
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from scheduler.database import migrate
 from scheduler.model.queue_filters import parse_filter
 from tests.config_tools import good
 from tests.drivers.test_jobqueue_manual import PFILE
+from tests.needs import need
 from tests.state_diagrams import MARK
 from tests.walk_pages import steps
 
@@ -66,10 +68,14 @@ NOT_RUN = {
     "AmbientCapabilities=": "of systemd; needs a unit of the machine",
     "SystemCallFilter=": "of systemd; needs a unit of the machine",
     "host=db1,db2": "servers of other machines; test_database_failover",
+    "rule_files: [": "of Prometheus; its rules are tried by tests of etc/prometheus",
+    "systemd-run --pipe --wait": "needs systemd; test_cli_doctor runs the command",
     "useradd --system drover": "changes the machine; test_install installs the package elsewhere",
     "/var/log/drover/drover.log {": "of logrotate(8); its command is parsed below",
     "scheduler/": "the tree of the source; test_readme",
 }
+# What mandoc says of style that is no fault: of the machine, of the source alone, and a guess at a name.
+NO_FAULT = ("referenced manual not found", "input text line longer than 80 bytes", "possible typo in section name")
 SQL = ("select ", "insert ", "update ", "delete ", "alter ", "create ", "set ", "with ", "listen ")
 SCENE = (
     PFILE
@@ -112,7 +118,13 @@ def _of_manual(path: Path) -> Iterator[Example]:
     for found in LITERAL.finditer(source):
         if MARK not in (found["mark"] or ""):
             lines = re.sub(r"^\.Dl ", "", found["block"] or found["lines"], flags=re.MULTILINE)
-            text = lines.replace(r"\&", "").replace(r"\(dq", '"').replace(r"\(aq", "'").replace(r"\e", "\\")
+            text = (
+                lines.replace(r"\&", "")
+                .replace(r"\-", "-")
+                .replace(r"\(dq", '"')
+                .replace(r"\(aq", "'")
+                .replace(r"\e", "\\")
+            )
             yield Example(path.name, source[: found.start()].count("\n") + 1, text)
 
 
@@ -162,6 +174,14 @@ def _own(words: list[str]) -> Iterator[list[str]]:
 SHELL = [example for example in EXAMPLES if not example.begins_with(*SQL, *ABOVE) and "drover " in example.text]
 SHELL = [example for example in SHELL if not example.begins_with(*NOT_RUN) or example.begins_with("/var/log/")]
 COMMAND_LINES = [(example, words) for example in SHELL for words in commands(example.text)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_mandoc_has_no_complaint_about_the_manual(page: Path) -> None:
+    need("mandoc")
+    argv = ["mandoc", "-Tlint", "-Wstyle", str(page)]
+    lint = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.splitlines()
+    assert [line for line in lint if not any(words in line for words in NO_FAULT)] == []
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)

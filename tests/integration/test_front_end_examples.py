@@ -75,7 +75,7 @@ def _job(daemon: Daemon) -> int:
     return int(daemon.value("select max(jq_pk) from drover.jobqueue where jq_type = 'puppet'"))
 
 
-def test_example_submits_and_follows_a_job_to_its_end_f27(launch: Launch, follow: Follow) -> None:
+def test_example_submits_and_follows_a_job_to_its_end_f27_j130(launch: Launch, follow: Follow) -> None:
     daemon = launch(LOCAL + puppet())
     example = follow("puppet", "true", role="drover_frontend")
     lines = example.lines()
