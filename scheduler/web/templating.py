@@ -18,6 +18,7 @@ from scheduler.package_data import version
 
 HERE: Final = Path(__file__).parent
 STATIC: Final = HERE / "static"
+CONTROLS: Final = {code: f"&#{code};" for code in (*range(1, 32), 127)}  # beyond, HTML reads other characters
 
 
 def shown(value: Any) -> Any:
@@ -31,8 +32,11 @@ def lines(text: str) -> Markup:
 
 
 def raw(value: Any) -> Markup:
-    """Return what a form is to send back as it is; half of a surrogate pair, which HTML cannot hold, is replaced."""
-    return escape(str(value).encode("utf-8", "backslashreplace").decode())
+    """Return what a form is to send back as it is; half of a surrogate pair, which HTML cannot hold, is replaced.
+
+    Control characters are written as numbers: so they come back, and do nothing to a terminal that shows the source.
+    """
+    return Markup(str(escape(str(value).encode("utf-8", "backslashreplace").decode())).translate(CONTROLS))
 
 
 def query(values: Mapping[str, Any], **changes: Any) -> Markup:

@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from scheduler.web.app import make_app
 from scheduler.web.serve import listening
+from scheduler.web.templating import raw
 from tests.cli_tools import CLAIM, OWNER, finish, insert, write_log
 from tests.needs import CHROMIUM, need
 from tests.web.conftest import KEY
@@ -156,6 +157,14 @@ def test_hostile_texts_run_nothing(page: "Page", job: int, path: str) -> None:
     page.goto(f"/jobs/{job}" if path == "/job" else path)
     assert page.locator("#main script, #main img").count() == 0
     assert path == "/jobs/all" or SHOWN[:20] in page.inner_text("body")
+
+
+def test_a_value_of_a_form_comes_back_as_it_was_and_shows_no_control_character(page: "Page") -> None:
+    text = "".join(map(chr, (*range(1, 128), 0xE9, 0x20AC))) + '"&#27;&amp;<b>'
+    written = f'<select><option value="{raw(text)}"></select>'
+    assert written.isprintable()
+    page.set_content(written)
+    assert page.eval_on_selector("option", "option => option.value") == text
 
 
 def test_new_job_appears_without_reloading(page: "Page", rows: psycopg.Connection) -> None:
