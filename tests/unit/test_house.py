@@ -44,6 +44,21 @@ def _project() -> dict[str, list[str]]:
     return project
 
 
+def test_compiled_modules_unpack_no_generator_when_they_are_imported() -> None:
+    """Compiled by mypyc such a generator does not see constants of its module: importing the wheel fails."""
+    hook = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for pattern in hook["custom"]["modules"]
+        for path in sorted(ROOT.glob(pattern))
+        for statement in ast.parse(path.read_text()).body
+        if not isinstance(statement, ast.FunctionDef | ast.ClassDef)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Starred) and isinstance(node.value, ast.GeneratorExp)
+    ]
+    assert not found, "\n".join(found)
+
+
 # Every variable of our environment that is read by name. None of them makes a daemon fail: that is done by tests, with
 # functions that they replace (tests/faults/failpoints.py).
 VARIABLES = {
