@@ -63,7 +63,7 @@ SAFE_PATH: Final = "set search_path = pg_catalog, pg_temp"
 # a table was empty, or full of dead rows, must hold when it is full of others. So rows are found by index, one by one.
 PLANS: Final = (
     "set jit = off",
-    *[f"set enable_{node} = off" for node in ("seqscan", "bitmapscan", "sort", "hashjoin", "mergejoin")],
+    *(f"set enable_{node} = off" for node in ("seqscan", "bitmapscan", "sort", "hashjoin", "mergejoin")),
 )
 
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 # Upper bounds of buckets, in seconds: from jobs that follow each other at once to those of days.
-BOUNDS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0, 172800.0)
-BUCKETS: Final = tuple([f"{bound:g}" for bound in BOUNDS] + ["+Inf"])
+BOUNDS: Final[tuple[float, ...]] = (
+    0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0, 172800.0,
+)  # fmt: skip
+BUCKETS: Final = (*[f"{bound:g}" for bound in BOUNDS], "+Inf")
 # Counters by name, with the name of each label; those of times have a bucket, and a sum named with _seconds.
 ENDED, WAITED, RAN = "ended", "waited", "ran"
 SPAWNED, DIED, WORKED, SENT, RECEIVED = "spawned", "died", "worked", "sent", "received"
