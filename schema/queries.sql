@@ -1722,7 +1722,7 @@ select drover.find_alternates(:group::text, :most::integer) where {{holds_lease}
 select drover.find_alerts(:most::integer) where {{holds_lease}}
 
 -- name: forget_events
--- Remove a piece of the events that nobody needs any more; return where to go on, null at the end.
+-- Remove a piece of the events that are not needed any more; return where to go on, null at the end.
 select drover.forget_events(:beyond::bigint, :most::integer)
 
 -- name: show_agents

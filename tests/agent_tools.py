@@ -124,7 +124,7 @@ def watch(pid: int) -> int:
 
 
 def is_gone(pidfd: int) -> bool:
-    """Say whether the process of `pidfd` ends in good time."""
+    """Return whether the process of `pidfd` ends in good time."""
     return _is_ready(pidfd, PATIENCE_S)
 
 

@@ -16,7 +16,7 @@ def _has_postgres() -> bool:
 
 
 def _runs(*argv: str) -> bool:
-    """Say whether a program is here and may do what it does: containers often forbid tracing."""
+    """Return whether a program is here and may do what it does: containers often forbid tracing."""
     return shutil.which(argv[0]) is not None and subprocess.run(argv, check=False, capture_output=True).returncode == 0
 
 

@@ -62,7 +62,7 @@ def _whole(command: str, lines: Iterator[str]) -> str:
 
 
 def is_as_told(told: str, printed: str) -> bool:
-    """Say whether a command printed what the page says."""
+    """Return whether a command printed what the page says."""
     lines = [
         ".*" if line == "..." else ".*".join(map(re.escape, line.split("..."))) + "\n" for line in told.splitlines()
     ]

@@ -16,11 +16,11 @@ _WAY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class RefusedError(Exception):
-    """What is not to be removed; the message is why."""
+    """A file that is not to be removed; the message is why."""
 
 
 class Root:
-    """A directory below which files may be removed. Whoever names it answers for the symbolic links in its own path."""
+    """A directory below which files may be removed. The site answers for symbolic links in its own path."""
 
     def __init__(self, path: bytes) -> None:
         """Raises RefusedError for a path that is relative or goes up."""

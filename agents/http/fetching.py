@@ -30,7 +30,7 @@ class FailedError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the site allows: where requests may go, how long they may take, how much they may bring."""
+    """The limits of the site: where requests may go, how long they may take, how much they may bring."""
 
     allow: list[IPv4Network | IPv6Network] = field(default_factory=list)
     seconds: float = 30.0

@@ -61,7 +61,7 @@ class Item:
 
 
 def items() -> Iterator[Item]:
-    """Say OK and yield the next item, for ever; the loop ends when stdin closes.
+    """Print OK and yield the next item, for ever; the loop ends when stdin closes.
 
     End the body, or `continue`, when the item is done; an exception ends the agent and so fails the item.
     """
@@ -119,7 +119,7 @@ def success() -> None:
 
 
 def heartbeat() -> None:
-    """Say that a long item is alive; leave at once if stdin has closed meanwhile."""
+    """Print that a long item is alive; leave at once if stdin has closed meanwhile."""
     if is_stdin_closed():
         sys.exit(0)
     _say("Heartbeat")
@@ -131,12 +131,12 @@ def items_processed(count: int) -> None:
 
 
 def fail(text: str) -> None:
-    """Say that the item in hand has failed; the agent goes on with the next."""
+    """Print that the item in hand has failed; the agent goes on with the next."""
     _say_text("FAIL", text)
 
 
 def blocked(condition: str, text: str = "") -> None:
-    """Say that the item in hand cannot be done until `condition` (one word) is lifted."""
+    """Print that the item in hand cannot be done until `condition` (one word) is lifted."""
     if not _CONDITION.fullmatch(condition):
         raise ValueError(f"a condition is one word without a colon, not {condition!r}")
     _say_text(f"BLOCKED {condition}", text)
@@ -168,7 +168,7 @@ def db_sql(sql: str) -> list[dict[str, str]]:
 
 
 def is_stdin_closed() -> bool:
-    """Say whether the scheduler is gone. Meant for the middle of an item, when no line can be under way."""
+    """Return whether the scheduler is gone. Meant for the middle of an item, when no line can be under way."""
     poll = select.poll()
     poll.register(0, _GONE)
     return bool(poll.poll(0))

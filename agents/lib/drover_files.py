@@ -1,4 +1,4 @@
-"""What the bundled file agents share: open the item's file, examine it, save or report what was found.
+"""The parts that the bundled file agents share: open the item's file, examine it, save or report what was found.
 
 An item is a record with a column `path`, or one bare line that is the path. It decides what becomes of a file
 that cannot be read (FAIL, and on to the next) and knows nothing of what is looked for in it.

@@ -34,7 +34,7 @@ class GoneError(FailedError):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the site allows: how long one delivery may take, where it may go, and how mail leaves."""
+    """The limits of the site: how long one delivery may take, where it may go, and how mail leaves."""
 
     seconds: float = 10.0
     allow: list[IPv4Network | IPv6Network] = field(default_factory=list)

@@ -51,7 +51,7 @@ def end_group() -> None:
 
 
 class _Watch:
-    """What we wait on while a command runs: output, exit, the end of our input, the next heartbeat."""
+    """The sources of events while a command runs: output, exit, the end of our input, the next heartbeat."""
 
     def __init__(self, process: subprocess.Popen[bytes], heartbeat_s: float) -> None:
         assert process.stdout is not None

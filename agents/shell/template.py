@@ -33,7 +33,7 @@ class Command(NamedTuple):
 
 
 class Macros(NamedTuple):
-    """What an item and its surroundings give macros to stand for; `columns` is empty for a bare line."""
+    """The values of macros, from an item and its surroundings; `columns` is empty for a bare line."""
 
     line: str
     columns: Mapping[str, str]

@@ -119,7 +119,7 @@ def _line(text: str, who: str) -> bytes:
 
 
 def run_item(options: Namespace, config: Config) -> int:
-    """Give one item to a new agent, print what it says and how the item ended; 1 unless it is done."""
+    """Send one item to a new agent, print what it says and how the item ended; 1 unless it is done."""
     name = options.type
     if is_program(name, config):
         command = [_absolute(name)]

@@ -72,7 +72,7 @@ class AgentProcess:
         self.stderr = b""
         self._lines: deque[bytes] = deque()
         self._rest, self._unsent = bytearray(), bytearray()
-        self._waiting = 0  # bytes of the lines that nobody has asked for yet
+        self._waiting = 0  # bytes of the lines that were not read yet
         try:
             self._process = subprocess.Popen(
                 spec.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
@@ -102,7 +102,7 @@ class AgentProcess:
 
     @property
     def rest(self) -> bytes:
-        """What it has said without a line end."""
+        """Return its output after the last line end."""
         return bytes(self._rest)
 
     @property

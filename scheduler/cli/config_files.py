@@ -164,7 +164,7 @@ def with_logins(config: Config, environ: Mapping[str, str]) -> Config:
 
 
 def without_password(url: str) -> str:
-    """Return a connection string that everybody may see. Errors: ConfigError if a password is in it."""
+    """Return a connection string that may be shown. Errors: ConfigError if a password is in it."""
     try:
         has_password = not is_embedded_url(url) and "password" in conninfo_to_dict(url)
     except psycopg.Error:

@@ -1,4 +1,4 @@
-"""What a check has found: a line each, and the exit status that follows from all of them."""
+"""Findings of a check: a line each, and the exit status that follows from all of them."""
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable

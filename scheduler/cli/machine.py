@@ -91,7 +91,7 @@ def _written_files(config: Config) -> Iterator[Finding]:
 
 
 def _keys(config: Config) -> Iterator[Finding]:
-    """Yield whether the SSH keys that are named are there, and are nobody else's."""
+    """Yield whether the SSH keys that are named are there, and belong to this user alone."""
     for name, host in config.hosts.items():
         if host.transport == "ssh" and host.identity not in ("", "agent"):
             key = Path(host.identity).expanduser()

@@ -96,7 +96,7 @@ def _count(jobs: Sequence[Job]) -> str:
 
 
 def _is_meant(options: Namespace, jobs: Sequence[Job]) -> bool:
-    """Ask, on a terminal; return True if --yes says so. Errors: ConfigError if there is nobody to ask."""
+    """Ask, on a terminal; return True if --yes says so. Errors: ConfigError if there is no terminal to ask on."""
     if options.yes:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -1,7 +1,7 @@
 """`drover agent-check PROGRAM`: play the scheduler to a program, and say what it does wrong and how to mend it.
 
 Each check starts a process of its own, or uses the one of the check before while that is fine. The texts are for
-somebody who writes a first agent. FAIL is what the daemon kills agents for or waits for in vain, WARN what works and
+the author of a first agent. FAIL is what the daemon kills agents for or waits for without success, WARN what works and
 will hurt one day.
 """
 

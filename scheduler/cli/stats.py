@@ -24,7 +24,7 @@ QUANTILES: Final = ("p50", "p95", "p99")
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What there is to tell since an instant; a table that the role may not see is None."""
+    """The figures since an instant; a table that the role may not see is None."""
 
     since: datetime
     total: dict[str, Any]

@@ -160,7 +160,7 @@ class _Top:
         return False
 
     def _command(self, words: str) -> str:
-        """Give a command; return what the scheduler answered."""
+        """Insert a command; return the answer of the scheduler."""
         try:
             answers = admin.send(self._session, [words], ANSWER_S)
         except (DroverError, psycopg.Error) as error:

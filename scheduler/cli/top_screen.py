@@ -1,4 +1,4 @@
-"""What `drover top` shows, as lines of a screen: a pure function of what was read and of what the keys have chosen.
+"""The screen of `drover top` as lines: a pure function of the rows that were read and of the state set by keys.
 
 Imported only by a live screen, which is a terminal.
 """
@@ -30,7 +30,7 @@ Chosen = tuple[Kind, str | int]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What was read at one moment; rates are of the time since the look before."""
+    """The rows read at one moment; rates are of the time since the reading before."""
 
     headline: str
     warnings: Sequence[Row]
@@ -49,7 +49,7 @@ class View:
 
 @dataclass(slots=True)
 class Choice:
-    """What the keys have done: the row that is chosen, what was said of it, and the job that is to be killed if y."""
+    """State set by keys: the row that is chosen, the answer to the last command, and the job that `y` would kill."""
 
     at: Chosen | None = None
     message: str = ""

@@ -33,7 +33,7 @@ class Deliveries:
         return None if seconds is None else float(seconds)
 
     def tidy(self, ask: Ask) -> Steps[None]:
-        """Enter jobs that nobody takes among the dead letters, tell what cannot be, and remove events that are over."""
+        """Record jobs without a consumer as dead letters, report impossible rows, and remove events that are over."""
         ((found,),) = (yield from ask("find_alternates", most=MOST)) or [(None,)]
         if found not in (None, b"0"):
             log_line("warning", f"jobs that no scheduler takes: {text_of(found)} more; see drover events --dead")

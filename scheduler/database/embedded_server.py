@@ -41,7 +41,7 @@ STOPS = ((signal.SIGINT, LIMIT_S), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """What a guardian is asked to run; `temporary` means that it removes the directory at the end."""
+    """The server that a guardian is to run; `temporary` means that it removes the directory at the end."""
 
     directory: Path
     binaries: Path

@@ -69,7 +69,7 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Say whether it is up, and nothing is queued or under way."""
+        """Return whether it is up, and nothing is queued or under way."""
         session = self._session
         return self.is_up and session is not None and not (
             session.statement or self._queue or self._own or session.is_cancelling
@@ -77,7 +77,7 @@ class Connection:
 
     @property
     def is_ready(self) -> bool:
-        """Say whether it is up, and what is asked now runs next, after statements of the session if there are any."""
+        """Return whether a request of now would run next, after statements of the session if there are any."""
         session = self._session
         if not self.is_up or session is None:
             return False
@@ -86,7 +86,7 @@ class Connection:
 
     @property
     def is_pooled(self) -> bool:
-        """Say whether a pooler stands between us and the server."""
+        """Return whether a pooler stands between us and the server."""
         return self._session is not None and self._session.is_pooled
 
     @property
@@ -96,7 +96,7 @@ class Connection:
 
     @property
     def in_transaction(self) -> bool:
-        """Say whether the last statement left a transaction open."""
+        """Return whether the last statement left a transaction open."""
         session = self._session
         if session is None or session.statement is not None:
             return False

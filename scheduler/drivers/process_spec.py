@@ -1,4 +1,4 @@
-"""What the process of an agent is started with: its argv with wrappers, its directory, its environment, its user.
+"""How the process of an agent is started: its argv with wrappers, its directory, its environment, its user.
 
 Decides what an agent inherits, which is little, and never a secret of ours. Touches the file system to find programs,
 the accounts of this machine, and our own capabilities. processes.py starts it.
@@ -43,7 +43,7 @@ NO_CAPABILITIES: Final = ("--inh-caps=-all", "--ambient-caps=-all")  # of setpri
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all processes share: our environment, the folders first on PATH, and their limit of open files."""
+    """Settings that all processes share: our environment, the folders first on PATH, and their limit of open files."""
 
     inherited: Mapping[str, str]
     folders: Sequence[str]

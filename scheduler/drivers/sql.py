@@ -1,4 +1,4 @@
-"""What goes to Postgres and what comes back: named queries, parameters, rows, failures, and settings of sessions.
+"""Statements and their answers, as values: named queries, parameters, rows, failures, and settings of sessions.
 
 Settings that our sessions depend on are set, whatever a role, a database, the server or the environment says. OURS is
 for the queue and watch connections, STANDARD for the command line and migrations. SQL of jobs and of agents is the
@@ -222,7 +222,7 @@ class Table:
 
 
 class Rows(NamedTuple):
-    """What a statement returned: raw cells, column names, and how many rows it affected by its command tag."""
+    """The result of a statement: raw cells, column names, and how many rows it affected by its command tag."""
 
     rows: Table
     names: tuple[bytes, ...] = ()
@@ -240,7 +240,7 @@ class Failure(NamedTuple):
 
     @property
     def is_of_notify(self) -> bool:
-        """Say whether the NOTIFY queue is full: 54000 is also what is too large, and words may be translated."""
+        """Return whether the NOTIFY queue is full: 54000 is also what is too large, and words may be translated."""
         return self.sqlstate == "54000" and (self.source == "async.c" or self.message == NOTIFY_FULL)
 
     @property

@@ -109,7 +109,7 @@ class SshHost:
 
     @property
     def is_over(self) -> bool:
-        """Say whether it was retired and has no agents."""
+        """Return whether it was retired and has no agents."""
         return self._is_retired and not self._processes
 
     def give_up(self) -> None:

@@ -193,7 +193,7 @@ class PacketSocket:
 
     @property
     def is_open(self) -> bool:
-        """Say whether it was not closed by us."""
+        """Return whether it was not closed by us."""
         return self._sock.fileno() >= 0
 
     def send(self, packet: bytes, fds: tuple[int, ...] = ()) -> None:

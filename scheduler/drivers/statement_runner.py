@@ -110,7 +110,7 @@ class Statements:
 
 
 class RefusedStatements:
-    """What is being refused, by the name of the statement; `changed` is called with `text` when that changes."""
+    """The statements that the database refuses now, by name; `changed` is called with `text` when that changes."""
 
     __slots__ = ("_changed", "_connections", "_notify_is_full", "_texts", "log")
 

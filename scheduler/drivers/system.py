@@ -1,4 +1,4 @@
-"""What we ask of the operating system: our identity and limits, pipes, pidfds, and signals as events of the loop.
+"""Calls of the operating system: our identity and limits, pipes, pidfds, and signals as events of the loop.
 
 A process is identified by its boot, its pid namespace, its pid and its start time; one that cannot be proved to have
 ended counts as running. For signals the C handler writes the number into a pipe, which the loop reads: no Python of
@@ -40,7 +40,7 @@ class NoPidfdError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What identifies a process; `pid_start` is in clock ticks since boot, what proc hides is ""."""
+    """The identity of a process; `pid_start` is in clock ticks since boot, what proc hides is ""."""
 
     host: str
     pid: int

@@ -40,7 +40,7 @@ class Exporter(Collector):
 
     @property
     def is_up(self) -> bool:
-        """Say whether the database could be read the last time."""
+        """Return whether the database could be read the last time."""
         return not self._trouble
 
     def collect(self) -> Iterable[Metric]:
@@ -104,7 +104,7 @@ def _serve(host: str, port: int, registry: CollectorRegistry) -> int:
 
 
 def _write(file: str, registry: CollectorRegistry) -> None:
-    """Replace the file at once, so that nobody reads half of it; `-` is standard output."""
+    """Replace the file at once, so that a reader never gets half of it; `-` is standard output."""
     if file == "-":
         sys.stdout.write(generate_latest(registry).decode())
         return

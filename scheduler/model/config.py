@@ -298,7 +298,7 @@ class Queue:
 
 @frozen
 class Condition:
-    """What to do about jobs that are blocked on a condition; floats are seconds, 0 is no limit."""
+    """The policy for jobs that are blocked on a condition; floats are seconds, 0 is no limit."""
 
     condition: str = ""
     types: tuple[str, ...] = ()
@@ -353,7 +353,7 @@ class ScheduledJob:
 
 @frozen
 class Schedule:
-    """What is queued at which times: jobs, or a command to the scheduler."""
+    """A schedule: the times, and the jobs or the command that is queued then."""
 
     at: str = ""
     every: float = field(default=0.0, validator=GRACE)

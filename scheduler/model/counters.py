@@ -1,4 +1,4 @@
-"""What a daemon counts for `drover metrics`: how much was added to each counter since it was last saved.
+"""The counters of a daemon for `drover metrics`: how much was added to each since it was last saved.
 
 Query `count` adds it to drover.counter, whose sums outlive the daemon.
 """

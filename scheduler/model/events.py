@@ -269,7 +269,7 @@ class Reloaded:
 
 
 def no_connection(login: str, reason: str) -> str:
-    """Say why work that needs a connection under a login of its own waits."""
+    """The reason why work that needs a connection under a login of its own waits."""
     return f"no connection as {login}: {reason}" if login else f"no connection: {reason}"
 
 

@@ -46,7 +46,7 @@ class ClaimRequest(NamedTuple):
     urgent: bool  # urgent rows only
     most: int
     after: ClaimPosition = START
-    guarded: bool = False  # not everybody may queue this type: the rules of its rows name the submitter
+    guarded: bool = False  # only some submitters may queue this type: the rules of its rows name the submitter
     letters: Letters | None = None  # of these priorities only; with them, not `urgent` means none that is urgent
     detailed: bool = False  # the rules of its rows name the submitter all the same: a rate limit asks for them
 
@@ -74,7 +74,7 @@ class ClaimRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a row asks for beyond one line to one agent. Lengths in seconds."""
+    """The settings of a row that is more than one line to one agent. Lengths in seconds."""
 
     msq: bool = False
     runonpfile: str | None = None
@@ -129,7 +129,7 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SaveRow:
-    """What becomes of a row: its end, its way back to the queue, or its progress. Parameter of query `save`."""
+    """A change of a row: its end, its way back to the queue, or its progress. Parameter of query `save`."""
 
     pk: int
     attempt: int
@@ -323,7 +323,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class RecordInHand:
-    """Say anew which rows are in hand, in place of what the claims have said one by one."""
+    """Replace the records of rows in hand, one for each claim, by a single one."""
 
     pks: Sequence[int]
 

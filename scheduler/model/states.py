@@ -140,7 +140,7 @@ SLOT_TABLE: Final = tuple(tuple(_NUMBERS[cell] for cell in row.values()) for row
 
 
 class Wanted(Enum):
-    """What is to become of a process, and until when."""
+    """The wanted state of a process; its deadline stands beside it."""
 
     KEEP = "the limits of the states of its slot"
     FINISH = "the end of its item, within the limits of ST_RUNNING"
@@ -148,7 +148,7 @@ class Wanted(Enum):
 
 
 class Wish(Enum):
-    """What changes it."""
+    """The events that change the wanted state."""
 
     DISMISS = "it is to do no more than what it has in hand"
     KILL = "it is to die"
@@ -229,7 +229,7 @@ class QueryState(Enum):
 
 
 class QueryEvent(Enum):
-    """What happens to a query."""
+    """The events of a query."""
 
     ASKED = "a connection is to run it"
     OPENED = "it ran, and has rows"
@@ -259,7 +259,7 @@ QUERY: Final = Machine("a query", QueryState, QueryEvent, _QUERY_ROWS)
 
 
 class LeaseState(Enum):
-    """What a daemon is to its group, and until when."""
+    """The states of a daemon's lease on its group."""
 
     UNREGISTERED = "registered: tried at once, and after a refusal again in 1 s, 2 s ... 30 s"
     STANDBY = "the next look at the owner, in lease_renewal at most"
@@ -271,7 +271,7 @@ class LeaseState(Enum):
 
 
 class LeaseEvent(Enum):
-    """What happens to the lease: the connection, answers of the database, and what others want."""
+    """The events of the lease: of the connection, answers of the database, requests of operators and of the core."""
 
     CONNECTED = "the connection is up"
     DISCONNECTED = "the connection is lost, and with it the answer to what was asked"
@@ -327,7 +327,7 @@ LEASE: Final = Machine("the lease", LeaseState, LeaseEvent, _LEASE_ROWS)
 
 
 class LinkState(Enum):
-    """What the link to a host is, and until when."""
+    """The states of the link to a host."""
 
     WAITING = "its process is started: after 1 s, doubled up to 60 s while it dies within 60 s"
     CONNECTING = "the first report, or a fifth ping"
@@ -339,7 +339,7 @@ class LinkState(Enum):
 
 
 class LinkEvent(Enum):
-    """What happens to the link: the process, its reports, and what the supervisor wants."""
+    """The events of the link: of its process, its reports, and requests of the supervisor."""
 
     STARTED = "its process runs"
     NOT_STARTED = "its process could not be started"

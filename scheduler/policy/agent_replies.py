@@ -181,7 +181,7 @@ def agent_said(state: State, slot: Slot, keyword: bytes, text: bytes, now: float
 
 
 def _is_written(state: State, slot: Slot, text: bytes, now: float) -> bool:
-    """Count what an agent says of one item, and say whether this line of it is still to be written out."""
+    """Count what an agent says of one item, and return whether this line of it is still to be written out."""
     limit = slot.pool.kind.output_limit
     if slot.output.count(len(text), slot.total) < limit:
         return True

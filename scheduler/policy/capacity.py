@@ -25,7 +25,7 @@ class StartingType(Protocol):
     failed_starts: dict[str, int]
 
     def has_free(self, host: str) -> bool:
-        """Say whether a slot on a host is free."""
+        """Return whether a slot on a host is free."""
 
 
 class HostState:
@@ -55,11 +55,11 @@ class HostState:
 
     @property
     def is_open(self) -> bool:
-        """Say whether agents may be started here at all."""
+        """Return whether agents may be started here at all."""
         return self.enabled and self.is_up
 
     def has_room(self, urgent: bool) -> bool:
-        """Say whether one more agent may be started here."""
+        """Return whether one more agent may be started here."""
         return self.is_open and self.spare(urgent) > 0
 
     def spare(self, urgent: bool) -> float:
@@ -69,7 +69,7 @@ class HostState:
 
     @property
     def is_over(self) -> bool:
-        """Say whether an urgent slot is in use that is not being given up already."""
+        """Return whether an urgent slot is in use that is not being given up already."""
         return self.max != UNLIMITED and self.used - self.leaving > self.max
 
     def refresh(self) -> None:
@@ -109,7 +109,7 @@ class HostState:
         self.refresh()
 
     def run_short(self, reason: str, now: float) -> bool:
-        """Let it have no more agents than it has, for a while; say whether a new pause has begun."""
+        """Let it have no more agents than it has, for a while; return whether a new pause has begun."""
         self.most, self.shortage = float(self.used), reason
         if now < self.tried_again_at != NEVER:
             return False
@@ -136,7 +136,7 @@ class HostState:
         self.kept_for = None
 
     def is_kept_from(self, pool: StartingType) -> bool:
-        """Say whether the room here was made for another type, which can use it."""
+        """Return whether the room here was made for another type, which can use it."""
         other = self.kept_for
         return other is not None and other is not pool and other.has_free(self.name)
 
@@ -209,12 +209,12 @@ class QueueState:
 
     @property
     def is_over(self) -> bool:
-        """Say whether it has more in hand than it may have: what has not begun then goes back."""
+        """Return whether it has more in hand than it may have: what has not begun then goes back."""
         return self.in_hand > 0 and (self.paused or self.in_hand > (self.concurrency or self.in_hand))
 
 
 class Held(Waiting, Protocol):
-    """What a pool knows of a job."""
+    """The attributes of a job that a pool reads."""
 
     pk: int
     verdict: Any  # None while its work is to be done
@@ -285,11 +285,11 @@ class Pool(Generic[JobT]):
 
     @property
     def is_cut_off(self) -> bool:
-        """Say whether none of its hosts is reached and enabled."""
+        """Return whether none of its hosts is reached and enabled."""
         return not any(slot.host.is_open for slot in self.slots)
 
     def set_counted(self, is_counted: bool) -> None:
-        """Note whether quotas count its jobs: then, as if not everybody may queue it, claims tell the submitters."""
+        """Note whether quotas count its jobs: then claims name submitters, as for a type that only some may queue."""
         self.is_counted = is_counted
         self.is_guarded = is_counted or "*" not in self.kind.submitters
 
@@ -328,7 +328,7 @@ class Pool(Generic[JobT]):
         self.plain_ends, self.worked_s = 0, 0.0
 
     def look_again(self, now: float, interval: float) -> bool:
-        """Say whether its agents are to be looked at, since the last look was so long ago."""
+        """Return whether its agents are to be looked at, since the last look was so long ago."""
         is_due = now >= self.looked_at + interval
         if is_due:
             self.looked_at = now
@@ -351,7 +351,7 @@ class Pool(Generic[JobT]):
 
     @property
     def waits_for_connection(self) -> bool:
-        """Say whether some query of this type has no expansion connection yet."""
+        """Return whether some query of this type has no expansion connection yet."""
         return any(job.waits_for_connection for job in self.query_jobs.values())
 
     def claimed(self, count: int, run_queue: RunQueue[JobT] | None, row_bytes: float) -> None:
@@ -430,7 +430,7 @@ class Pool(Generic[JobT]):
     # ---- its slots
 
     def has_free(self, host: str) -> bool:
-        """Say whether a slot on a host is free."""
+        """Return whether a slot on a host is free."""
         return bool(self.free[host])
 
     def startable(self, *, urgent: bool, hosts: frozenset[str] | None = None) -> int:

@@ -35,7 +35,7 @@ FORGETTING: Final = 1.01  # by which the least time grows with each answer
 
 
 class Claims:
-    """What is known of the places of rows: which are empty, and how far the others are claimed."""
+    """The places of rows, as far as claims have read them: which are empty, and up to where the others are claimed."""
 
     __slots__ = ("_asked_at", "_each", "_open", "_rotation", "_start_at", "_woken", "empty", "reached")
 

@@ -148,7 +148,7 @@ def lose_item(state: State, slot: Slot, why: str, now: float, *, interrupted: bo
 
 
 def _interrupt(state: State, slot: Slot, job: Job, why: str) -> None:
-    """Give an interrupted job back, or try an item of a query again; only so often, for it may be the cause."""
+    """Give an interrupted job back, or try an item of a query again; only so often, for the job may be the cause."""
     query, item = job.query, slot.item
     if query is not None and item is not None:
         if query.count_loss(slot.is_second_try) > job.rules.max_interruptions:
@@ -266,7 +266,7 @@ def give_back_all(state: State, why: str, now: float, which: Callable[[Job], boo
 
 
 def is_untouched(job: Job) -> bool:
-    """Say whether nothing of a job has been given to an agent yet."""
+    """Return whether nothing of a job has been given to an agent yet."""
     return not job.started and job.verdict is None
 
 

@@ -44,21 +44,21 @@ class Core:
 
     @property
     def is_draining(self) -> bool:
-        """Say whether we were asked to drain."""
+        """Return whether we were asked to drain."""
         return self.state.draining > 0
 
     @property
     def is_ending(self) -> bool:
-        """Say whether we drain, stop or give the group up."""
+        """Return whether we drain, stop or give the group up."""
         return self.is_draining or self.state.stopping
 
     @property
     def is_stepping_down(self) -> bool:
-        """Say whether we give the group up, and live on."""
+        """Return whether we give the group up, and live on."""
         return self.state.steps_down
 
     def report_ends(self, wanted: bool) -> None:
-        """Tell of the end of each job by an effect JobEnded, or of none."""
+        """Emit an effect JobEnded at the end of each job, or none."""
         self.state.report_ends(wanted)
 
     def log_routine(self, wanted: bool) -> None:
@@ -125,7 +125,7 @@ class Core:
 
     @property
     def has_work(self) -> bool:
-        """Say whether `take_effects` would return something, or has something to schedule."""
+        """Return whether `take_effects` would return something, or has something to schedule."""
         return bool(self.state.effects or self.state.dirty)
 
     # ---- the queue
@@ -213,7 +213,7 @@ class Core:
 
     @property
     def has_start_policies(self) -> bool:
-        """Say whether jobs of some type are not to wait in the queue if they cannot start, or have been blocked."""
+        """Return whether jobs of some type are not to wait in the queue if they cannot start, or have been blocked."""
         return start_failures.has_policies(self.state)
 
     def know_start_conditions(self, names: Iterable[str]) -> None:
@@ -251,7 +251,7 @@ class Core:
         self.state.resume(pause)
 
     def is_over(self) -> bool:
-        """Say whether nothing is left to do after a drain or a stop; an effect tells so once."""
+        """Return whether nothing is left to do after a drain or a stop; an effect tells so once."""
         state = self.state
         if (state.draining or state.stopping) and not state.has_ended:
             is_at_work = state.jobs or state.is_receiving or any(slot.state > ST_FREE for slot in self._slots)

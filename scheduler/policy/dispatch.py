@@ -42,7 +42,7 @@ PREFETCH_BYTES: Final = 16_384  # a quarter of what a pipe holds
 
 
 class StartDecision(NamedTuple):
-    """What to do for one more agent: start it here, kill this one first, or look again at `until`."""
+    """A step towards one more agent: start it here, kill this one first, or look again at `until`."""
 
     slot: Slot | None = None
     victim: Slot | None = None
@@ -184,7 +184,7 @@ def _share(slot: Slot) -> int:
 
 
 def _has_slow_item(pool: Pool, now: float) -> bool:
-    """Say whether an agent works on a slow item; then nothing is sent ahead in its type for a while."""
+    """Return whether an agent works on a slow item; then nothing is sent ahead in its type for a while."""
     if not pool.look_again(now, LOOK_S):
         return False
     for slot in pool.slots:
@@ -265,7 +265,7 @@ def _idle(pool: Pool) -> Iterator[Slot]:
 
 
 def must_end(slot: Slot, job: Job | None) -> bool:
-    """Say whether an agent that could take another item has to go instead."""
+    """Return whether an agent that could take another item has to go instead."""
     host = slot.host
     if not host.is_tight:
         return False
@@ -386,7 +386,7 @@ def _choose_among(free: list[Slot], pool: Pool, urgent: bool, now: float, min_id
 
 
 def _is_spare(slot: Slot) -> bool:
-    """Say whether an idle agent has nothing to do; one that has just come up for work that waits is about to get it."""
+    """Return whether an idle agent has nothing to do; one that has just come up for waiting work is about to get it."""
     pool = slot.pool
     return not (pool.may_begin and (slot.any.first or slot.bound.first or (pool.second_tries and not slot.items)))
 
@@ -398,7 +398,7 @@ def _load(slot: Slot) -> tuple[float, int, float]:
 
 
 def _has_more_than(run_queue: RunQueue[Job], count: int) -> bool:
-    """Say whether more than `count` items wait, without counting them all."""
+    """Return whether more than `count` items wait, without counting them all."""
     for lane in run_queue:
         count -= len(lane.items)
         if count < 0:

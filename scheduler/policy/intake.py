@@ -257,7 +257,7 @@ def receive(state: State, event: e.EndedAndClaimed | e.Claimed, now: float) -> N
 
 
 def _is_over_rate(state: State, job: Job, now: float) -> bool:
-    """Give a job back until later if enough jobs with its value of an attribute are started; say whether that is so."""
+    """Give a job back until later if enough jobs with its value of an attribute have begun; return whether it was."""
     rates = state.rated.get(job.queue)
     if rates is None or not rates.limit.each or job.rules.unread:
         return False
@@ -367,7 +367,7 @@ def open_expansions(state: State, pool: Pool) -> Job | None:
 
 
 def has_connection(state: State, pool: Pool) -> bool:
-    """Say whether one more query of a type may have an expansion connection."""
+    """Return whether one more query of a type may have an expansion connection."""
     every = min(state.timers.expansions, state.most_queries)
     own = sum(1 for job in pool.query_jobs.values() if job.query and job.query.has_connection)
     kept = 1 if own and every > 1 else 0

@@ -184,12 +184,12 @@ class JobQuery:
 
     @property
     def has_connection(self) -> bool:
-        """Say whether a connection is asked for, or has it."""
+        """Return whether a connection is asked for, or has it."""
         return self.state is not QueryState.WAITING
 
     @property
     def has_run(self) -> bool:
-        """Say whether its columns and the number of its rows are known."""
+        """Return whether its columns and the number of its rows are known."""
         return self.state in (QueryState.OPEN, QueryState.FETCHING, QueryState.EXHAUSTED)
 
 
@@ -266,12 +266,12 @@ class Job:
 
     @property
     def is_urgent(self) -> bool:
-        """Say whether it may use a host's urgent slots."""
+        """Return whether it may use a host's urgent slots."""
         return self.rank.startswith(b"0")
 
     @property
     def waits_for_connection(self) -> bool:
-        """Say whether its query has no expansion connection yet."""
+        """Return whether its query has no expansion connection yet."""
         return self.query is not None and self.query.state is QueryState.WAITING
 
     def read(self, args: bytes, rules: Rules) -> None:
@@ -359,7 +359,7 @@ class Job:
 
     @property
     def is_fed(self) -> bool:
-        """Say whether nothing of its query is left to hand out."""
+        """Return whether nothing of its query is left to hand out."""
         query = self.query
         if query is None or self.waiting or query.second_tries:
             return False
@@ -398,7 +398,7 @@ class Job:
         return items
 
     def assigned(self) -> bool:
-        """Count an item that has left its lane for an agent; say whether it is the first."""
+        """Count an item that has left its lane for an agent; return whether it is the first."""
         self.waiting -= 1
         self.in_flight += 1
         is_first, self.started = not self.started, True

@@ -1,4 +1,4 @@
-"""What waits to be written to the queue, and what is in flight: one request, forgotten only when it is saved.
+"""Requests that wait to be written to the queue, and the one in flight, which is forgotten only when it is saved.
 
 A request that fails on its data is halved until the culprit is found, which then ends failed with the reason. A claim
 that does so is made again without what the rows hold, which is read afterwards, in halves where it fails again. What
@@ -73,7 +73,7 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Say whether nothing waits and nothing is on its way."""
+        """Return whether nothing waits and nothing is on its way."""
         return not (
             self.ends or self.saves or self.marks or self.reads or self.parents or self.unsettled or self.logs
             or self.outputs or self.repeats or self.locked or self.in_flight or self.is_record_due
@@ -141,7 +141,7 @@ class Outbox:
     # ---- the next request
 
     def gathers(self, now: float) -> bool:
-        """Say whether nothing but ends waits, and they wait for others: until the deadline that is set."""
+        """Return whether nothing but ends waits, and they wait for others: until the deadline that is set."""
         others = (
             self.is_record_due, self.saves, self.marks, self.reads, self.parents, self.unsettled, self.logs,
             self.outputs, self.repeats,
@@ -262,7 +262,7 @@ class Outbox:
     # ---- its answer
 
     def drop_foreign(self) -> bool:
-        """Forget the request in flight if it is foreign; say whether it was."""
+        """Forget the request in flight if it is foreign; return whether it was."""
         if not self._is_foreign:
             return False
         self._is_foreign, self.in_flight = False, None

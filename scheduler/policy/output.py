@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from scheduler.model.protocol import printable
 
-PIECE: Final = 1 << 18  # characters of one row: however much there is, no row holds anybody up for long
+PIECE: Final = 1 << 18  # characters of one row, so that no statement takes long
 LINE_BYTES: Final = 64  # that a line costs whatever is in it
 STDERR_LINE: Final = 8192  # bytes
 _Decoder = getincrementaldecoder("utf-8")
@@ -96,7 +96,7 @@ class _Stream:
 
 
 class AgentOutput:
-    """What the process of a slot has printed and is not done yet."""
+    """Output of the process of a slot that was not processed yet."""
 
     __slots__ = (
         "_counted_item", "at", "is_cut", "is_statement_running", "item_bytes", "partial_line", "partial_stderr",
@@ -146,7 +146,7 @@ class AgentOutput:
         return before
 
     def cut(self) -> bool:
-        """Leave the rest about this item out; say whether that begins now."""
+        """Leave the rest about this item out; return whether that begins now."""
         is_new, self.is_cut = not self.is_cut, True
         return is_new
 

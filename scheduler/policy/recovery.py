@@ -1,9 +1,9 @@
-"""What to do about a condition that jobs are blocked on, when its check is due: pure functions of what was read.
+"""Decide about a condition that jobs are blocked on, when its check is due: pure functions of the rows that were read.
 
-A check without a tester lets the jobs try: those that are blocked again before the next check were let go in vain. With
-a tester it asks that, and lets jobs go when the answer is that the condition is cleared. The waits between checks come
-from the steps of the policy; a policy may end after so many checks in vain, or so many seconds. Instants are those of
-the database, so only lengths come in here.
+A check without a tester releases jobs for a try: it was unsuccessful if they are blocked again before the next check. A
+check with a tester asks it, and releases jobs when the answer is that the condition is cleared. The waits between
+checks come from the steps of the policy; a policy may end after a number of unsuccessful checks, or of seconds.
+Instants are those of the database, so only lengths come in here.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ GRACE_S: Final = 5.0  # that the answer of a tester may take longer than the tes
 
 
 class Answer(Enum):
-    """What is known of the tester of a condition."""
+    """The state of the tester of a condition, as it was read."""
 
     NOT_ASKED = "none was asked"
     CLEARED = "the condition is cleared"
@@ -51,7 +51,7 @@ class Condition:
 
     name: str
     policy: Policy
-    tries: int  # checks in vain
+    tries: int  # unsuccessful checks
     came: int  # jobs that were blocked since the last check
     elapsed: float  # seconds since it began
     has_jobs: bool
@@ -109,7 +109,7 @@ def read_policy(rules: Mapping[str, Any]) -> Policy:
 
 
 def wait_before(policy: Policy, tries: int) -> float:
-    """Return the seconds before the check that follows so many in vain."""
+    """Return the seconds before the check that follows so many unsuccessful ones."""
     for count, wait in policy.steps:
         if tries < count or count == 0:
             return wait

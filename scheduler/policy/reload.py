@@ -45,7 +45,7 @@ def within_reach(old: Config, wanted: Config) -> Config:
 
 
 def changes(old: Config, wanted: Config) -> str:
-    """Say in one line what changes, and for what the daemon must be started again."""
+    """Return one line about what changes, and which changes take effect only when the daemon is started again."""
     new = within_reach(old, wanted)
     parts = []
     for title in ("hosts", "agents", "queues", "schedules"):

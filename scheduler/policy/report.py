@@ -62,17 +62,17 @@ class Report:
 
     @property
     def has_slot_changes(self) -> bool:
-        """Say whether a slot may look other than it was shown."""
+        """Return whether a slot may look other than it was shown."""
         return bool(self._state.slots.changed)
 
     @property
     def has_host_changes(self) -> bool:
-        """Say whether a host looks other than it was shown."""
+        """Return whether a host looks other than it was shown."""
         return bool(self._state.hosts_changed)
 
     @property
     def has_rate_changes(self) -> bool:
-        """Say whether jobs of a queue with a rate limit were started that are not written down."""
+        """Return whether jobs of a queue with a rate limit were started that are not written down."""
         rated = self._state.rated
         return bool(rated) and any(rates.has_changes for rates in rated.values())
 

@@ -26,7 +26,7 @@ from scheduler.model.queue_requests import ClaimRequest, Letters
 
 
 class Waiting(Protocol):
-    """What a run queue knows of a job."""
+    """The attributes of a job that a run queue reads."""
 
     queue: str
     host: str | None  # its own
@@ -153,7 +153,7 @@ class RunQueue(Generic[JobT]):
         self.first = next(iter(self._lines[self._ranks[0]].values())) if self._ranks else _NOTHING
 
     def suits(self, host: str) -> bool:
-        """Say whether agents on this host take from here."""
+        """Return whether agents on this host take from here."""
         return self.hosts is None or host in self.hosts
 
     def count(self) -> int:
@@ -308,11 +308,11 @@ class RunQueues(Generic[JobT]):
         return (*self.bound.values(), *((self.anywhere,) if self.filters is None else self.filters.every.queues))
 
     def takes(self, job: JobT, host: str) -> bool:
-        """Say whether a job may be worked on a host."""
+        """Return whether a job may be worked on a host."""
         return host in self.bound and (self.filters is None or self.filters.at(job.queue, job.priority).suits(host))
 
     def has_place(self, job: JobT) -> bool:
-        """Say whether a job may be worked on its host, or on any."""
+        """Return whether a job may be worked on its host, or on any."""
         if job.host is not None:
             return self.takes(job, job.host)
         return self.filters is None or bool(self.filters.at(job.queue, job.priority).hosts)

@@ -1,4 +1,4 @@
-"""What is started of schedules that are due, and when each is looked at next.
+"""Which starts of schedules are due, and when each schedule is looked at next.
 
 A start is missed if no scheduler of the group was there at its time: then `catch_up` says whether one of those that
 were missed is made up for (the first), all are, or none. Starts in time are never dropped, several are made if the
@@ -30,7 +30,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to start, the next start, when to look at it, and why there is none."""
+    """The starts that are due, the next start, when to look at the schedule again, and why there is no next start."""
 
     starts: list[datetime] = field(default_factory=list)
     is_late: bool = False  # some were missed

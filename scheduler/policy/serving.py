@@ -59,7 +59,7 @@ _STATES: Final = {  # words for people, and the statement that is run in a state
 
 @dataclass(slots=True)
 class Owner:
-    """What is known of the owner of the group."""
+    """The owner of the group, as it was read."""
 
     uuid: str | None
     is_lapsed: bool
@@ -141,7 +141,7 @@ class Lease:
 
     @property
     def is_settled(self) -> bool:
-        """Say whether we serve, or stand by for an owner that may still need to be replaced one day."""
+        """Return whether we serve, or stand by for an owner that may still need to be replaced one day."""
         is_behind = self.state is LeaseState.STANDBY and self.owner.uuid is not None and not self._may_take()
         return is_behind or self.state is LeaseState.SERVING
 
@@ -158,7 +158,7 @@ class Lease:
 
     @property
     def has_waited_a_lease(self) -> bool:
-        """Say whether our own connection has lasted one whole lease."""
+        """Return whether our own connection has lasted one whole lease."""
         return self._asked_at - self._connected_at >= self._timers.lease
 
     # ---- answers

@@ -108,7 +108,7 @@ class Slot:
 
     @property
     def is_vacant(self) -> bool:
-        """Say whether this was a slot: it has no process any more, and its number may be another's."""
+        """Return whether this was a slot: it has no process any more, and its number may be another's."""
         return self.is_removed and self.state == s.ST_FREE
 
     def fire(self, event: int, now: float) -> bool:
@@ -181,7 +181,7 @@ class Slot:
             self.wanted, self.reason = wanted, reason
 
     def dismiss(self, why: str, now: float) -> None:
-        """Give the process nothing more, and end it when it has finished what it has in hand."""
+        """Send the process no more items, and end it when it has finished those in hand."""
         if self.job is None:
             self.kill(why, now)
         else:
@@ -200,7 +200,7 @@ class Slot:
             self.fire(s.KILLED, now)
 
     def blame(self, counts: bool) -> None:
-        """Say whether the death of the process counts against its slot."""
+        """Return whether the death of the process counts against its slot."""
         self.death_counts = counts
 
     def begin_process(self, job: int, now: float) -> None:
@@ -258,7 +258,7 @@ class Slot:
         self.fire(s.THROTTLED, now)
 
     def thaw(self, now: float) -> bool:
-        """Forget the deaths that count against the slot; say whether it rested for them."""
+        """Forget the deaths that count against the slot; return whether it rested for them."""
         self.starts = []
         return self.state == s.ST_FAIL and self.fire(s.THAWED, now)
 

@@ -32,7 +32,7 @@ class StartFailure:
 
 
 def has_policies(state: State) -> bool:
-    """Say whether some type has a policy other than to wait, or jobs may be blocked by one."""
+    """Return whether some type has a policy other than to wait, or jobs may be blocked by one."""
     return bool(state.start_conditions) or any(pool.stops_jobs for pool in state.pools.values())
 
 
@@ -69,7 +69,7 @@ def _of_type(pool: Pool) -> Iterator[StartFailure]:
 
 
 def _is_down(host: HostState) -> bool:
-    """Say whether an attempt to reach a host has failed; while the first is made nothing is known."""
+    """Return whether an attempt to reach a host has failed; while the first is made nothing is known."""
     return host.enabled and not host.is_up and host.reason is not None
 
 

@@ -277,7 +277,7 @@ class State:
         self.trial = job
 
     def report_ends(self, wanted: bool) -> None:
-        """Tell of the end of each job by an effect JobEnded, or of none."""
+        """Emit an effect JobEnded at the end of each job, or none."""
         self.reports_ends = wanted
 
     def count(self, what: str, number: int = 1) -> None:
@@ -341,7 +341,7 @@ class State:
         self.dirty |= self.starving
 
     def may_start(self, pool: Pool, now: float) -> bool:
-        """Say whether one more agent may be started before the next tick; if not the type waits for that."""
+        """Return whether one more agent may be started before the next tick; if not the type waits for that."""
         if self.starting < self.max_starts:
             return True
         self.unstarted.add(pool)

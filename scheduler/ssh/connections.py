@@ -159,12 +159,12 @@ class Connection:
 
     @property
     def has_capacity(self) -> bool:
-        """Say whether another agent may get a session."""
+        """Return whether another agent may get a session."""
         return self._sessions > 0 and len(self.agents) < self.max_agents
 
     @property
     def is_idle(self) -> bool:
-        """Say whether it has had no agents for long, or has none and may have no more."""
+        """Return whether it has had no agents for long, or has none and may have no more."""
         is_long = self._relay.loop.now - self._idle_since >= self._settings.idle_s
         return not self.agents and (is_long or self._sessions <= 0)
 
@@ -198,7 +198,7 @@ class Connection:
 def _explain(error: Exception, settings: SshSettings, hop: Hop) -> str:
     match error:
         case paramiko.PasswordRequiredException():
-            return "its key is protected by a passphrase, and nobody is there to type it; load it into an SSH agent"
+            return "its key is protected by a passphrase, and the daemon cannot ask for it; load it into an SSH agent"
         case paramiko.AuthenticationException() if "timeout" not in str(error).lower():
             agent = ["those of the SSH agent"] * hop.asks_agent
             usual = ["~/.ssh/id_*"] * hop.looks_for_keys
@@ -401,7 +401,7 @@ class ConnectionPool:
         self._loop.at(next_at, partial(self._maintain, connection))
 
     def _is_unused(self, connection: Connection) -> bool:
-        """Say whether it has no agents, guards none, and another has a control session too."""
+        """Return whether it has no agents, guards none, and another has a control session too."""
         if not connection.is_idle or not any(each.control for each in self._connections if each is not connection):
             return False
         return connection.control is None or all(a.control is not connection.control for a in self._connection_of)

@@ -1,8 +1,8 @@
 """Read the files of OpenSSH: the route to a host (ssh_config) and the host keys that are trusted (known_hosts).
 
 Host aliases are followed as ssh(1) does; what would run a program (ProxyCommand) is refused rather than ignored. Only
-host keys in known_hosts are trusted: nobody is asked and nothing is added. Keys that a certificate authority signed are
-not (@cert-authority), as paramiko does not support them.
+host keys in known_hosts are trusted: no question is asked and no key is added. Keys that a certificate authority signed
+are not (@cert-authority), as paramiko does not support them.
 """
 
 import base64
@@ -149,7 +149,7 @@ class HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
         if known := [_fingerprint(*pair) for pair in self._keys]:
             raise WorldError(
                 f"its host key HAS CHANGED: it is {_fingerprint(kind, text)}, known is {', '.join(known)}; refused:"
-                f" somebody may stand between; if the host was set up anew, replace its line in {where}"
+                f" the connection may be intercepted; if the host was set up anew, replace its line in {where}"
             )
         raise WorldError(
             f"its host key is unknown ({_fingerprint(kind, text)}); refused: compare it with"
@@ -175,7 +175,7 @@ class HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
 
 
 def _is_among(name: str, patterns: list[str]) -> bool:
-    """Say whether a name matches the patterns of a line: hashed, with * and ?, or excluded by !pattern; see sshd(8)."""
+    """Return whether a name matches the patterns of a line: hashed, with * and ?, or excluded by !; see sshd(8)."""
     if any(_matches(name, pattern[1:]) for pattern in patterns if pattern.startswith("!")):
         return False
     return any(_matches(name, pattern) for pattern in patterns if not pattern.startswith("!"))

@@ -1,4 +1,4 @@
-"""What stands between paramiko's threads and our event loop, and the bytes that pass: between a channel and pipes.
+"""The border between paramiko's threads and our event loop, and the copying of bytes between a channel and pipes.
 
 paramiko runs one thread per connection, which reads and decrypts. It reaches our thread in one way only: it appends a
 call to a queue, and the epoll of our loop wakes up once for all calls that were appended (`CallQueue`).
@@ -30,7 +30,7 @@ READ_BYTES: Final = 65_536
 FULL_BYTES: Final = 65_536  # kept unsent: nothing more is taken from agents' pipes; heartbeats wait behind them
 PIECE_BYTES: Final = 65_536  # a full pipe
 RETRY_S: Final = 0.01  # between two tries to send into windows that are shut: paramiko does not say that one has opened
-WINDOW_BYTES: Final = 262_144  # of an agent's output that nobody has read yet
+WINDOW_BYTES: Final = 262_144  # of an agent's output that was not read yet
 CLOSED: Final = -1
 SO_RCVTIMEO: Final = struct.pack("ll", 5, 0)  # seconds after which paramiko checks whether its handshake takes too long
 
@@ -151,7 +151,7 @@ class ParamikoSocket:
 
     @property
     def is_full(self) -> bool:
-        """Say whether paramiko should be given nothing more to send for now."""
+        """Return whether paramiko should be given nothing more to send for now."""
         return len(self._unsent) > FULL_BYTES
 
     def cork(self) -> None:
@@ -226,7 +226,7 @@ class Transport(paramiko.Transport):  # type: ignore[misc]
 
 
 class Relay:
-    """What all streams of the process share."""
+    """State that all streams of the process share."""
 
     def __init__(self, loop: Loop, calls: CallQueue) -> None:
         self.loop, self.calls = loop, calls
@@ -350,7 +350,7 @@ class Output:
 
     @property
     def is_closed(self) -> bool:
-        """Say whether all was passed on, the end too."""
+        """Return whether all was passed on, the end too."""
         return self._fd == CLOSED
 
     def forward_directly(self) -> None:

@@ -1,4 +1,4 @@
-"""What runs on the host: the control session of a connection, and the agents that it signals and guards.
+"""The processes on the host: the control session of a connection, and the agents that it signals and guards.
 
 The control session is a small shell. It holds a lease, which each heartbeat renews; when the lease runs out, or the
 connection ends, it kills every process group that was added. So agents die when the supervisor, this process or the

@@ -1,4 +1,4 @@
-"""Commands from the pages: rows of drover.jobqueue, inserted by drover.command with the rights of whoever signed in.
+"""Commands from the pages: rows of drover.jobqueue, inserted by drover.command with the rights of who signed in.
 
 About one thing, about marked jobs, or about all jobs that a filter finds, after a page that says how many these are.
 """
@@ -32,7 +32,7 @@ OWN_PATH: Final = re.compile(r"/(?:[A-Za-z0-9_%?&=.+~-][A-Za-z0-9/_%?&=.+~-]*)?"
 
 
 def act(request: Request, form: Form) -> Response:
-    """Give a command about each thing that is named; the page that sent the form shows the answers."""
+    """Insert a command about each thing that is named; the page that sent the form shows the answers."""
     person: Person = request.state.person
     verb = _verb(last(form, "about"), last(form, "verb"))
     words = [word for word in dict.fromkeys(form.get("word", [])) if word.strip()]
@@ -44,7 +44,7 @@ def act(request: Request, form: Form) -> Response:
 
 
 def act_on_all(request: Request, form: Form) -> Response:
-    """Give a command about all jobs that a filter finds, if they are still as many as the page said, or fewer."""
+    """Insert a command about all jobs that a filter finds, if they are still as many as the page said, or fewer."""
     person: Person = request.state.person
     verb = _verb(verbs.JOBS, last(form, "verb"))
     wanted = filters.read(form)

@@ -1,7 +1,7 @@
 """What the database announces, told to every browser that shows a page: one session listens for all of them.
 
 A message says only that something changed, and of which job if a page is about one. A browser then asks for its page
-again, by the rights of whoever has signed in there.
+again, by the rights of the person who has signed in there.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Requests that change something: to sign in and out, and to command.
 
-A form is read only as far as one of ours can be long, and carries the token of whoever has signed in; that it comes
-from one of our pages is looked at before, in guard.py.
+A form is read only as far as one of ours can be long, and carries the token of the person who has signed in; guard.py
+has checked before that it comes from one of our pages.
 """
 
 from collections.abc import Awaitable, Callable
@@ -39,7 +39,7 @@ def submitted(act: Callable[[Request, Form], Response]) -> Endpoint:
 
 
 def with_token(act: Callable[[Request, Form], Response]) -> Callable[[Request, Form], Response]:
-    """Refuse a form that was not made for whoever has signed in."""
+    """Refuse a form that was not made for the person who has signed in."""
 
     def checked(request: Request, form: Form) -> Response:
         person = request.state.person
@@ -56,7 +56,7 @@ def last(form: Form, name: str) -> str:
 
 
 def show_sign_in(request: Request) -> Response:
-    """Show the form to sign in; whoever has a link with the key is signed in by the script of the page."""
+    """Show the form to sign in; a person with a link that holds the key is signed in by the script of the page."""
     identify(request)
     return render(request, _sign_in_page(request))
 
@@ -75,7 +75,7 @@ def sign_in(request: Request, form: Form) -> Response:
 
 
 def sign_out(request: Request, _form: Form) -> Response:
-    """Forget whoever has signed in."""
+    """Sign the person out."""
     request.app.state.people.sign_out(request.cookies.get(COOKIE))
     response = RedirectResponse("/", 303)
     response.delete_cookie(COOKIE)

@@ -75,7 +75,7 @@ class Login:
         return result
 
     def close_idle(self, older_s: float = IDLE_S) -> None:
-        """Close the sessions that nobody has used for so long."""
+        """Close the sessions that were not used for so long."""
         limit = monotonic() - older_s
         with self._lock:
             old = [kept for kept in self._kept if kept.since <= limit]
@@ -123,18 +123,18 @@ def writing(session: Session) -> Iterator[None]:
 
 
 def shows_states_only(session: Session) -> bool:
-    """Say whether the role sees no data of jobs, so that visitors may see all that it sees."""
+    """Return whether the role sees no data of jobs, so that visitors may see all that it sees."""
     return session.access["jobqueue"] in (MASKED, NOTHING)
 
 
 def asks_for_password(conninfo: str) -> bool:
-    """Log in, and say whether the server wanted the password. Errors: psycopg.OperationalError."""
+    """Log in, and return whether the server wanted the password. Errors: psycopg.OperationalError."""
     with psycopg.connect(conninfo, connect_timeout=CONNECT_LIMIT_S) as connection:
         return bool(connection.pgconn.used_password)
 
 
 def _is_open(connection: psycopg.Connection) -> bool:
-    """Say whether the server has not closed the connection meanwhile; what it said last is read here."""
+    """Return whether the server has not closed the connection meanwhile; what it said last is read here."""
     try:
         connection.pgconn.consume_input()
     except psycopg.OperationalError:

@@ -28,7 +28,7 @@ LONGEST: Final = 1000  # characters of a role or password
 
 @dataclass(slots=True)
 class Person:
-    """One browser in which somebody has signed in."""
+    """One browser in which a person has signed in."""
 
     name: str
     login: Login
@@ -37,12 +37,12 @@ class Person:
     notes: list[tuple[str, str]] = field(default_factory=list)  # (kind, text), shown once
 
     def owns(self, token: str) -> bool:
-        """Say whether a form was made for this person."""
+        """Return whether a form was made for this person."""
         return hmac.compare_digest(token.encode(), self.token.encode())
 
 
 class People:
-    """Everybody who has signed in, by the secret in the cookie."""
+    """The people who have signed in, by the secret in the cookie."""
 
     def __init__(self, conninfo: str, key: str, now: Callable[[], float] = time.monotonic) -> None:
         self._conninfo, self._key, self._now = conninfo, key, now
@@ -55,7 +55,7 @@ class People:
         return bool(self._key)
 
     def find(self, secret: str | None) -> Person | None:
-        """Return who has this cookie, if anybody, and remember that they are here."""
+        """Return the person with this cookie, or None, and note the time of this visit."""
         person = self._people.get(secret or "")
         if person:
             person.seen = self._now()
@@ -85,7 +85,7 @@ class People:
             person.login.close_idle(0.0)
 
     def close_idle(self) -> None:
-        """Forget who has not been here for hours, and close sessions that nobody uses."""
+        """Sign out people who were away for hours, and close sessions that are not used."""
         limit = self._now() - IDLE_S
         for secret in [secret for secret, person in self._people.items() if person.seen < limit]:
             self.sign_out(secret)
@@ -93,7 +93,7 @@ class People:
             login.close_idle()
 
     def close(self) -> None:
-        """Forget everybody, and close all sessions."""
+        """Sign all people out, and close all sessions."""
         for secret in list(self._people):
             self.sign_out(secret)
         self._own.close_idle(0.0)
@@ -108,7 +108,7 @@ class People:
         conninfo = make_conninfo(self._conninfo, user=role, password=password)
         try:
             if not asks_for_password(conninfo):
-                raise ConfigError("the database lets this role in without a password, so nobody can show who they are: "
+                raise ConfigError("the database lets this role in without a password, so a login proves nothing: "
                                   "set one up in pg_hba.conf, or sign in with the key")  # fmt: skip
         except psycopg.OperationalError as error:
             raise ConfigError(_refusal(error)) from error

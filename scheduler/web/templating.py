@@ -47,7 +47,7 @@ def query(values: Mapping[str, Any], **changes: Any) -> Markup:
 
 
 def is_one_word(value: Any) -> bool:
-    """Say whether a command can name this: a word of characters that are shown as they are."""
+    """Return whether a command can name this: a word of characters that are shown as they are."""
     text = str(value)
     return text.isprintable() and len(text.split()) == 1 and text == text.strip()
 

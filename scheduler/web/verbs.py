@@ -47,7 +47,7 @@ def possible(verb: Verb) -> Collection[str]:
 
 
 def rights(login: Login, session: Session) -> dict[str, list[Verb]]:
-    """Return the verbs that whoever has this login may give, about what; none for visitors."""
+    """Return the verbs that this login may use, by what they are about; none for visitors."""
 
     def ask() -> dict[str, list[Verb]]:
         may_command = not login.is_visitor and session.value("may_command")
@@ -58,5 +58,5 @@ def rights(login: Login, session: Session) -> dict[str, list[Verb]]:
 
 
 def offered(what: str, *, is_operator: bool, may_command: bool) -> list[Verb]:
-    """Return the verbs that somebody may give about this."""
+    """Return the verbs that a person may use on this."""
     return [verb for verb in OFFERED[what] if is_operator or (may_command and verb.is_for_owners)]

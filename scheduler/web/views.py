@@ -40,7 +40,7 @@ def drawn(draw: Draw) -> Callable[[Request], Response]:
 
 @contextmanager
 def session_of(request: Request) -> Iterator[Session]:
-    """Lend a session of whoever asks. Errors: SignInNeededError, a visitor would see data of jobs."""
+    """Lend a session of the person who asks. Errors: SignInNeededError, a visitor would see data of jobs."""
     identify(request)
     with request.state.login.session() as session:
         if request.state.person is None and not shows_states_only(session):
@@ -93,7 +93,7 @@ def refused(request: Request, error: Exception) -> Response:
 
 
 def failed(request: Request, error: Exception) -> Response:
-    """Say what is wrong with the database, or that the role lacks a right."""
+    """Return what is wrong with the database, or that the role lacks a right."""
     LOG.warning("%s: %s", request.url.path, " ".join(str(error).split()))
     status = 503 if isinstance(error, WorldError) else 403 if isinstance(error, ConfigError) else 500
     text = "Visitors do not see this." if status == 403 and request.state.person is None else str(error)

@@ -145,7 +145,7 @@ def _run(options: argparse.Namespace, place: Place) -> Run:
 
 
 def _about(run: Run, seconds: float) -> dict[str, Any]:
-    """Say what the figures are of."""
+    """Return what the figures are of."""
     with run.place.database() as database:
         (version,) = database.execute(b"show server_version").fetchone() or ("",)
     return {

@@ -75,7 +75,7 @@ def bare(conninfo: str, argv: Sequence[str], count: int, at_once: int) -> Rate:
 
 
 def why_no_parallel() -> str:
-    """Say why GNU parallel cannot be measured; nothing if it can."""
+    """Return why GNU parallel cannot be measured; nothing if it can."""
     if shutil.which(PARALLEL) is None:
         return "GNU parallel (apt install parallel)"
     said = subprocess.run([PARALLEL, "--version"], capture_output=True, text=True, check=False).stdout

@@ -48,7 +48,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """Say whether the median is what is asked; nothing when nothing is."""
+        """Return whether the median is what is asked; nothing when nothing is."""
         if self.missing:
             return f"missing: {self.missing}"
         if self.at_least is None and self.at_most is None:

@@ -27,7 +27,7 @@ HOST: Final = "far"
 
 
 def why_not() -> str:
-    """Say why there is nothing to measure, or nothing."""
+    """Return why there is nothing to measure, or nothing."""
     return "" if PRESENT["sshd"]() else "sshd, as root"
 
 

@@ -30,7 +30,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """Say what is wrong with it."""
+        """Return what is wrong with it."""
         return limits.verdict(self.name, self.limit, self.figure)
 
 

@@ -27,7 +27,7 @@ def measured() -> Iterator[Measured]:
 
 @pytest.fixture
 def judge(measured: Measured, known: dict[str, Limit]) -> Judge:
-    """Say what is wrong with a figure, nothing when nothing is; measure it first if nobody has."""
+    """Return what is wrong with a figure, nothing when nothing is; measure it first if nobody has."""
 
     def judged(figure: str) -> str:
         limit = known[figure]

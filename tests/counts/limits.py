@@ -53,7 +53,7 @@ def write(limits: Mapping[str, Limit], path: Path = FILE) -> None:
 
 
 def verdict(name: str, limit: Limit, figure: float) -> str:
-    """Say what is wrong with a figure; nothing when nothing is."""
+    """Return what is wrong with a figure; nothing when nothing is."""
     if figure > limit.limit:
         return (
             f"{name} is {figure:.5g}, and may be {limit.limit:g}: {limit.what} costs more than it did"

@@ -65,7 +65,7 @@ def insert(queue: Connection, **columns: Any) -> str:
 
 
 def routed(queue: Connection, text: str, **columns: Any) -> bool:
-    """Say whether a filter holds for a job."""
+    """Return whether a filter holds for a job."""
     add(queue, "q", text)
     assert install(queue) is None
     return insert(queue, **columns) == "q"

@@ -42,7 +42,7 @@ class Server:
         self._run("pg_ctl", "-D", self.data, "-m", mode, "-w", "stop")
 
     def is_running(self) -> bool:
-        """Say whether there is a server."""
+        """Return whether there is a server."""
         return self._status("pg_ctl", "-D", self.data, "status") == 0
 
     def kill(self, pid: int) -> None:

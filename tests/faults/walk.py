@@ -91,7 +91,7 @@ def suffer(site: Site, path: Sequence[Step], **options: Any) -> None:
 
 
 def has_come(daemon: Daemon, step: Step | None) -> bool:
-    """Say whether a daemon has reached its point."""
+    """Return whether a daemon has reached its point."""
     return step is not None and step.said in daemon.stderr()
 
 
@@ -152,7 +152,7 @@ def _fail(site: Site, daemon: Daemon, heir: Daemon, step: Step, following: Step 
 
 
 def _is_awake(site: Site, daemon: Daemon) -> bool:
-    """Say whether a daemon that was stopped knows its state by now: disowned, the owner, or at its end."""
+    """Return whether a daemon that was stopped knows its state by now: disowned, the owner, or at its end."""
     said = daemon.stderr().rpartition(LOGGED)[2]
     is_owner = site.owner == site.name(daemon) and site.value(RENEWED)
     return is_owner or daemon.process.poll() is not None or any(words in said for words in (*STANDING, "ended"))

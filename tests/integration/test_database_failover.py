@@ -180,7 +180,7 @@ def test_the_active_daemon_resumes_after_lost_connections_and_runs_no_job_twice_
 
 
 def began(daemon: Daemon, pk: int) -> bool:
-    """Say whether an attempt that was rescued had come to an agent; a claim that was cut off had not."""
+    """Return whether an attempt that was rescued had come to an agent; a claim that was cut off had not."""
     return any(each["att_outcome"] == "rescued" and each["att_agent"] for each in daemon.attempts(pk))
 
 

@@ -172,7 +172,7 @@ def test_a_silent_connection_to_the_database_is_noticed_within_the_lease_j73(
 
 
 def are_idle(daemon: Daemon) -> bool:
-    """Say whether no agent has an item, by the last of the daemon's own words on it."""
+    """Return whether no agent has an item, by the last of the daemon's own words on it."""
     daemon.signal(SIGUSR1)
     counts = daemon.until(lambda: re.findall(r"jobs in hand: .* ST_RUNNING=(\d+)", daemon.stderr()))
     return bool(counts[-1] == "0")

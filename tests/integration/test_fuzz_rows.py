@@ -104,7 +104,7 @@ def ascii_database(postgres: str, database_with_roles: str) -> Iterator[str]:
 
 
 def settled(daemon: Daemon) -> bool:
-    """Say whether all that can be worked now has ended; what repeats or tries again may go on for ever."""
+    """Return whether all that can be worked now has ended; what repeats or tries again may go on for ever."""
     in_hand = "jq_state in ('claimed', 'running') and not jq_repeat and jq_failures < 3"
     return not daemon.execute(f"select from drover.jobqueue where {in_hand} limit 1")
 

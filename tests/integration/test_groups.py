@@ -37,7 +37,7 @@ def standby(launch: Launch, text: str) -> Daemon:
 
 
 def serving(daemon: Daemon) -> bool:
-    """Say whether the group's owner is this process."""
+    """Return whether the group's owner is this process."""
     owner = """select scheduler_pid from drover.scheduler_group join drover.scheduler on scheduler_uuid = group_owner"""
     return daemon.execute(owner) == [{"scheduler_pid": daemon.pid}]
 

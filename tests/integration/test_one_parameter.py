@@ -494,7 +494,7 @@ def has_taken_stock(daemon: Daemon) -> object:
 
 
 def is_listen_probe(daemon: Daemon) -> object:
-    """Say whether the daemon asked last whether its LISTEN is heard, which it does now and then."""
+    """Return whether the daemon asked last whether its LISTEN is heard, which it does now and then."""
     return daemon.value(
         "select query ~ 'pg_notification_queue_usage' from pg_stat_activity"
         " where datname = current_database() and application_name = 'drover queue'"

@@ -31,7 +31,7 @@ def states(daemon: Daemon, *pks: int) -> list[str]:
 
 
 def noted(daemon: Daemon, value: str = "") -> bool:
-    """Say whether a start is written down, so that another daemon knows of it."""
+    """Return whether a start is written down, so that another daemon knows of it."""
     query = "select count(*) from drover.queue_start where start_value = %s"
     return bool(daemon.value(query, value))
 

@@ -133,12 +133,12 @@ class Process:
             self._say(nature.startup * chance(), b"OK\n")
 
     def is_of(self, name: str) -> bool:
-        """Say whether this is an agent of this type."""
+        """Return whether this is an agent of this type."""
         return self._type == name
 
     @property
     def is_at_work(self) -> bool:
-        """Say whether it works on an item, and the daemon knows nothing else."""
+        """Return whether it works on an item, and the daemon knows nothing else."""
         return self.alive and self.heard and self.is_born and self.item is not None and not self.is_liar
 
     @property

@@ -66,7 +66,7 @@ def _other_type(rng: Random, old: AgentType, hosts: tuple[str, ...]) -> AgentTyp
 
 
 def has_longer(config: Config) -> bool:
-    """Say whether a host tells priorities apart that begin with the same character."""
+    """Return whether a host tells priorities apart that begin with the same character."""
     return any(host.priorities in LONGER.values() for host in config.hosts.values() if host.priorities)
 
 
@@ -110,7 +110,7 @@ def _timers(rng: Random) -> Scheduler:
 
 
 def has_start_policies(seed: int) -> bool:
-    """Say whether jobs of types of this seed do not wait if they cannot start."""
+    """Return whether jobs of types of this seed do not wait if they cannot start."""
     return seed % START_POLICIES[0] == START_POLICIES[1]
 
 

@@ -140,12 +140,12 @@ class Row:
 
     @property
     def is_claimable(self) -> bool:
-        """Say whether it waits for nothing but its turn."""
+        """Return whether it waits for nothing but its turn."""
         return self.state == QUEUED and self.unmet == 0 and self.wait_until is None and self.taken_by is None
 
     @property
     def is_claimed_by_record(self) -> bool:
-        """Say whether a claim leaves the row as it is."""
+        """Return whether a claim leaves the row as it is."""
         return not (self.msq or self.rescued or self.is_dated)
 
     @property
@@ -173,7 +173,7 @@ class Row:
         return self.rank if self.line is None else f"{self.rank}.{self.round:015}"
 
     def is_suspect(self, unread: bool) -> bool:
-        """Say whether a claim leaves out what it holds."""
+        """Return whether a claim leaves out what it holds."""
         return unread or self.rescued >= SUSPECT_AFTER
 
     def rules(self, unread: bool) -> Rules:
@@ -439,7 +439,7 @@ class Database:
         self.noted = [*(note for note in self.noted if note[0] != owner), (owner, list(pks), now)]
 
     def meets_unreadable(self, turn: EndAndClaim, now: float) -> bool:
-        """Say whether a claim may come upon a row that cannot be read."""
+        """Return whether a claim may come upon a row that cannot be read."""
         places = [(want[:3], want.urgent) for want in turn.wanted if not turn.unread]
         return any(
             row.unreadable and not row.is_suspect(False) for place in places for row in self.claimable(*place, now)
@@ -683,7 +683,7 @@ def _read(after: ClaimPosition) -> tuple[str, float, int]:
 
 
 def _is_lost(row: Row, notes: Sequence[tuple[str, float]], owner: str, live: Container[int], before: float) -> bool:
-    """Say whether a row in hand is another's, or ours since before an instant and not in memory."""
+    """Return whether a row in hand is another's, or ours since before an instant and not in memory."""
     if row.taken_by is None:
         return row.owner != owner or (row.pk not in live and (row.start or 0.0) <= before)
     is_ours = owner in [who for who, _ in notes]

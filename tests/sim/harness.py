@@ -135,7 +135,7 @@ class Daemon:
                 self._fly(request)
 
     def may_have_lost(self, row: Row) -> bool:
-        """Say whether the news of this row is still on its way: a claim's answer, or a comparison to come."""
+        """Return whether the news of this row is still on its way: a claim's answer, or a comparison to come."""
         if not self.is_queue_up:
             return True
         flight = self.flight

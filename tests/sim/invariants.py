@@ -90,7 +90,7 @@ def check(sim: "Sim") -> None:
 
 
 def broken(name: str, what: str) -> None:
-    """Say which claim does not hold."""
+    """Return which claim does not hold."""
     raise Broken(name, what)
 
 
@@ -661,12 +661,12 @@ def what_is_wanted_is_on_its_way(world: State, row: Row) -> None:
 
 
 def all_ended(sim: "Sim") -> bool:
-    """Say whether every row has ended that can."""
+    """Return whether every row has ended that can."""
     return all(is_excused(row) for row in sim.database.open.values())
 
 
 def is_excused(row: Row) -> bool:
-    """Say whether a row can never run: it waits for a parent that ended otherwise, or can never end itself."""
+    """Return whether a row can never run: it waits for a parent that ended otherwise, or can never end itself."""
     waits = [edge.parent for edge in row.above if not edge.met]
     return bool(waits) and any(parent.state in TERMINAL or is_excused(parent) for parent in waits)
 

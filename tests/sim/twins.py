@@ -281,7 +281,7 @@ class Twins:
         return parents
 
     def take_lease(self, owner: str, dead: str | None, patient: bool, lease: float) -> bool:
-        """Become the owner of the group, if that may be; say whether it was."""
+        """Become the owner of the group, if that may be; return whether it was."""
         with self.instant():
             values = {"owner": owner, "dead": dead, "patient": patient, "lease": lease, "group": "default"}
             real = bool(self._ask(self.queries["take_lease"], **values))

@@ -186,7 +186,7 @@ class Sim:
         return self.rng.random() * (30 if self.chance(0.02) else 0.2)
 
     def query_is_lost(self) -> bool:
-        """Say whether a query's connection breaks."""
+        """Return whether a query's connection breaks."""
         return self.chance(self.faults)
 
     def watch_delay(self) -> float:
@@ -276,7 +276,7 @@ class Sim:
     # ---- other daemons, and the next one
 
     def is_known_dead(self, owner: str | None) -> bool:
-        """Say whether an owner's process is known to be gone."""
+        """Return whether an owner's process is known to be gone."""
         return owner in self._dead_owners
 
     def restart_later(self) -> None:

@@ -13,7 +13,7 @@ KEY = paramiko.ECDSAKey.generate()
 
 
 def is_trusted(name: str, pattern: str, folder: Path) -> bool:
-    """Say whether a host of this name may have the key of a line with this pattern."""
+    """Return whether a host of this name may have the key of a line with this pattern."""
     file = folder / "known_hosts"
     file.write_text(f"{pattern} {KEY.get_name()} {KEY.get_base64()}\n")
     try:

@@ -43,7 +43,7 @@ def tree(pid: int) -> list[int]:
 
 
 def all_gone(watched: list[int], within_s: float = PATIENCE_S) -> bool:
-    """Say whether they all end in good time; 0 asks whether they have ended."""
+    """Return whether they all end in good time; 0 asks whether they have ended."""
     try:
         return all(is_ready(pidfd, within_s) for pidfd in watched)
     finally:

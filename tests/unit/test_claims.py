@@ -43,14 +43,14 @@ class Clerk:
         self.claims.answered(turn, found, reached, now)
 
     def claim(self, began: float = 0.0, ended: float = 0.0) -> bool:
-        """Claim all that is wanted, from `began` to `ended`; say whether whole places were looked at."""
+        """Claim all that is wanted, from `began` to `ended`; return whether whole places were looked at."""
         turn = self.ask(began)
         self.answer(turn, ended)
         return _is_whole(turn)
 
 
 def _is_whole(turn: EndAndClaim) -> bool:
-    """Say whether it looks at whole places; urgent rows are always looked for from the start."""
+    """Return whether it looks at whole places; urgent rows are always looked for from the start."""
     return {want.after for want in turn.wanted if not want.urgent} == {START}
 
 

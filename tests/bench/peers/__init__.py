@@ -82,7 +82,7 @@ class Peers:
                 yield Sampler(process, database)
 
     def has(self, name: str) -> bool:
-        """Say whether a peer can be measured; the first question installs all."""
+        """Return whether a peer can be measured; the first question installs all."""
         if self._programs is None:
             self._programs = self._install()
             for peer in self._programs:

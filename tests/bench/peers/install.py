@@ -66,7 +66,7 @@ def _blame(said: bytes) -> str:
 
 
 def _is_there(cache: Path, pins: Path) -> bool:
-    """Say whether the last complete install was of these pins."""
+    """Return whether the last complete install was of these pins."""
     cache.mkdir(parents=True, exist_ok=True)
     note = _note_of(cache, pins)
     return note.exists() and note.read_text() == _digest(pins)
