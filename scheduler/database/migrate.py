@@ -31,6 +31,13 @@ create table if not exists drover.migration (
 )
 """
 # Only who may write here can hold this lock, or keep us from it: an advisory lock could be any login's.
+# A schema of that name without our table of migrations is somebody else's, if anything is in it.
+FOREIGN = """
+select array(select relname::text from pg_catalog.pg_class where relnamespace = to_regnamespace('drover')
+                and relkind in ('r', 'p', 'v', 'm', 'f', 'S') order by 1 limit 4)
+ where not exists (select from pg_catalog.pg_attribute
+                    where attrelid = to_regclass('drover.migration') and attname = 'checksum')
+"""
 LOCK = "lock table drover.migration in share row exclusive mode"
 HOLDERS = """
 select pid, usename, application_name, to_char(xact_start, 'HH24:MI:SS'), relation::regclass::text
@@ -87,6 +94,7 @@ def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = "60s
         is_ours = connection.execute("select to_regclass('drover.migration') is not null").fetchone()
         if encoding not in ENCODINGS and is_ours == (False,):  # one that has our schema may stay
             raise ConfigError(wrong_encoding(encoding))
+        _refuse_foreign(connection)
         try:
             connection.execute(CREATE_TABLE)
         except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateSchema, psycopg.errors.DuplicateTable):
@@ -97,10 +105,20 @@ def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = "60s
     return applied
 
 
+def _refuse_foreign(connection: psycopg.Connection) -> None:
+    """Raise ConfigError if the schema drover is there and belongs to another program."""
+    found = connection.execute(FOREIGN).fetchone()
+    if found and found[0]:
+        tables = ", ".join(found[0])
+        problem = f"the schema drover of this database belongs to another program: it has {tables}"
+        raise ConfigError(f"{problem}; nothing was changed: use another database, or rename that schema")
+
+
 def check(conninfo: str, directory: Path | None = None) -> None:
     """Raise WorldError unless every migration is applied, nothing else is, and both know the same states."""
     files = _files(directory or schema_dir() / "migrations")
     with _connection(conninfo, "connect as a role that has the right; see drover-jobqueue(7)") as connection:
+        _refuse_foreign(connection)
         states = {state for (state,) in connection.execute(SELECT_STATES)}
         try:
             missing = _missing(files, connection)

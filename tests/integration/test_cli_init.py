@@ -56,6 +56,21 @@ def test_init_changes_no_tables_of_the_site_t105(
         assert connection.execute(query).fetchall() == before
 
 
+@pytest.mark.parametrize("columns", ["", "number int"])
+def test_schema_of_another_program_is_refused_and_left_as_it_is_t105(
+    drover: Drover, empty_database: str, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", empty_database)
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        connection.execute(f"create schema drover; create table drover.migration ({columns})".encode())
+        for words in (("init", "--roles"), ("status",), ("ls",)):
+            done = drover(*words)
+            assert done.status == 2
+            assert "belongs to another program: it has migration; nothing was changed: use another" in done.err
+        rows = connection.execute("select relname from pg_class where relnamespace = 'drover'::regnamespace")
+        assert rows.fetchall() == [("migration",)]
+
+
 def test_two_commands_share_the_embedded_database_and_the_last_one_stops_it(tmp_path: Path, config: Path) -> None:
     need("postgres")
     need("setpriv")
