@@ -8,8 +8,10 @@ WORKERS ?= $(shell expr $$(nproc) + 2)
 PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 
 COMPILED := build/compiled
+# what the Debian package runs on: the Python of Debian
+DEB_PYTHON ?= /usr/bin/python3
 
-.PHONY: demo test test-all check bench counts faults sim compiled test-compiled format schema clean
+.PHONY: demo test test-all check bench counts faults sim dist deb compiled test-compiled format schema clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -51,6 +53,17 @@ faults: $(VENV)/.dev
 
 sim: $(VENV)/.dev
 	DROVER_SIM_STEPS=1000000 $(PYTEST) tests/sim
+
+# the source and the wheel of pure Python, into dist/
+dist: $(VENV)/.dev
+	rm -rf build/dist
+	$(BIN)/python -m build --outdir build/dist .
+	mkdir -p dist
+	cp build/dist/* dist
+
+# the package for the Debian of this machine, into dist/; root is not needed
+deb: dist
+	etc/debian/build $(BIN)/pip $(DEB_PYTHON) build/dist/*.whl dist
 
 # the optional wheel, into dist/, with the modules compiled that pyproject.toml lists; it takes a C compiler and minutes
 compiled: $(COMPILED)/.wheel

@@ -41,6 +41,14 @@ def _has_slurm() -> bool:
     return os.geteuid() == 0 and all(daemons)
 
 
+# A directory over another one, as root may mount it.
+OVERLAY = """
+cd /mnt
+mount -t tmpfs tmpfs .
+cd /mnt
+mkdir u w r
+mount -t overlay overlay -o lowerdir=/,upperdir=u,workdir=w r
+"""
 # Where Debian, npm and others put packages for all users; the program looks in none of these by itself.
 NODE_PATH = "/usr/share/nodejs:/usr/lib/node_modules:/usr/local/lib/node_modules"
 FAKETIME = _faketime()
@@ -70,6 +78,8 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "netns": lambda: _runs("unshare", "--net", "--mount", "ip", "link", "set", "lo", "up"),
     "uts": lambda: _runs("unshare", "--uts", "hostname", "elsewhere"),
     "mount": lambda: _runs("unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"),
+    "overlay": lambda: _runs("unshare", "--mount", "sh", "-ec", OVERLAY),
+    "dpkg-deb": lambda: shutil.which("dpkg-deb") is not None and _runs("/usr/bin/python3", "-c", "import venv"),
     "postgres account": _may_run_postgres,
     "root": lambda: os.geteuid() == 0,
     "puremagic": lambda: importlib.util.find_spec("puremagic") is not None,

@@ -39,6 +39,7 @@ NOT_RUN = {
     "file:line: key: message (got value)": "the form of a line; test_config_mistakes",
     "group default is served by": "a line of the program; test_service",
     "[... 4194304 bytes left out ...]": "a line of kept output; test_capture",
+    "critical: agents failed:": "a line of the program; test_cli_health",
     "hosts: +beta; agents:": "a line of the log; test_reload",
     "standing by: group default": "a line of the log; test_standby",
     "the lease has run out": "a line of the log; test_clock",
@@ -71,6 +72,8 @@ NOT_RUN = {
     "rule_files: [": "of Prometheus; its rules are tried by tests of etc/prometheus",
     "systemd-run --pipe --wait": "needs systemd; test_cli_doctor runs the command",
     "useradd --system drover": "changes the machine; test_install installs the package elsewhere",
+    "make deb": "changes the machine; test_debian_package does it on a copy",
+    "drop schema drover cascade": "changes the whole server; test_removal runs it on one of its own",
     "/var/log/drover/drover.log {": "of logrotate(8); its command is parsed below",
     "scheduler/": "the tree of the source; test_readme",
 }

@@ -1,4 +1,4 @@
-"""Installed as a user would, into an empty place: program, agents, schema, pages and unit are found there."""
+"""Wheel and source, built and installed into empty places: program, agents, schema, pages and unit are found there."""
 
 import os
 import subprocess
@@ -9,25 +9,65 @@ from pathlib import Path
 import pytest
 
 from tests.needs import need
+from tests.package_tools import Built, build
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
-def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a virtual environment with the built package in it, and nothing of the checkout."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def prefix(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a virtual environment with the wheel in it, and nothing of the checkout."""
+    place = _empty(tmp_path_factory)
+    _pip(place, "install", f"{built.wheel}[agents]")
+    return place
+
+
+def _empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("installed") / "venv"
     subprocess.run([sys.executable, "-m", "venv", place], check=True)
-    pip = [place / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, f"{ROOT}[agents]"], check=True, cwd=place)
     return place
+
+
+def _pip(place: Path, action: str, *words: str | Path) -> None:
+    subprocess.run([place / "bin/pip", action, "--quiet", "--disable-pip-version-check", *words], check=True, cwd=place)
+
+
+def _files(place: Path) -> dict[str, bytes]:
+    """Return what is installed; of what pip writes beside it, no more than that it is there."""
+    return {
+        str(path.relative_to(place)): b"" if path.parent.name.endswith(".dist-info") else path.read_bytes()
+        for path in place.rglob("*") if path.is_file() and "__pycache__" not in path.parts and path.parent.name != "bin"
+    }  # fmt: skip
 
 
 def _run(prefix: Path, tmp_path: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONWARNINGS": "error"}
     command = [prefix / "bin" / words[0], *words[1:]]
     return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+
+def test_source_installs_the_same_as_the_wheel_and_both_leave_nothing_behind_r12_t107(
+    built: Built, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = _empty(tmp_path_factory)
+    empty, installed = _files(place), []
+    for each in built:
+        _pip(place, "install", "--no-deps", each)
+        installed.append(_files(place))
+        _pip(place, "uninstall", "--yes", "drover-scheduler")
+        assert _files(place) == empty
+    assert installed[0] == installed[1] != empty
+
+
+def test_bundled_agents_are_on_the_path_of_the_environment_r12(prefix: Path) -> None:
+    found = {path.name for path in (prefix / "bin").glob("drover-agent-*")}
+    assert found == {path.name for path in (ROOT / "agents").glob("*/drover-agent-*")}
 
 
 def test_the_package_imports_without_a_warning_f141(prefix: Path, tmp_path: Path) -> None:
