@@ -156,9 +156,10 @@ SQL_WORDS = re.compile(
 )
 # model/sql_text.py wraps the SQL of jobs, which is data to it; the others run before the daemon, or are its clients.
 MAY_SPEAK_SQL = ("drivers/", "model/sql_text.py", "cli/", "web/", "database/")
+SOURCES = [path for path in PACKAGE.rglob("*.py") if "_data" not in path.parts]  # not agents and examples in a wheel
 SILENT = sorted(
     path.relative_to(PACKAGE).as_posix()
-    for path in PACKAGE.rglob("*.py")
+    for path in SOURCES
     if not path.relative_to(PACKAGE).as_posix().startswith(MAY_SPEAK_SQL)
 )
 
@@ -218,7 +219,7 @@ def test_text_that_is_not_sql_is_not_found_f50(source: str) -> None:
 def test_psycopg_is_imported_by_few_f140() -> None:
     users = {
         path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
+        for path in SOURCES
         if re.search(r"^\s*(import|from) psycopg(?!\.conninfo)", path.read_text(), re.MULTILINE)
     }
     allowed = ("drivers/libpq.py", "drivers/postgres.py", "drivers/sql.py", "database/migrate.py", "cli/", "web/")
@@ -227,5 +228,5 @@ def test_psycopg_is_imported_by_few_f140() -> None:
 
 def test_only_the_documented_part_of_psycopg_is_used_f50() -> None:
     assert psycopg.__version__.startswith("3.3.")
-    texts = [path.read_text() for path in PACKAGE.rglob("*.py")]
+    texts = [path.read_text() for path in SOURCES]
     assert not any(re.search(r"^\s*(import|from) psycopg\.generators", text, re.MULTILINE) for text in texts)
