@@ -2408,7 +2408,9 @@ CREATE FUNCTION drover.schedule_mistake(job jsonb) RETURNS text
     SET search_path TO 'drover', 'pg_temp'
     AS $$
 begin
-  if job - 'jq_args' = '{"jq_type": "command"}'
+  if job ->> 'jq_type' = 'command' and drover.word(job ->> 'jq_args', 1) = 'schedule-run' then
+    return 'a schedule runs no other one: give it the job of that one, or the same times';
+  elsif job - 'jq_args' = '{"jq_type": "command"}'
      and exists (select from verb where verb_name = drover.word(job ->> 'jq_args', 1)) then
     return null;  -- it takes no number of a job to know that
   end if;
@@ -3399,13 +3401,13 @@ CREATE TABLE drover.schedule (
     schedule_reason text,
     CONSTRAINT schedule_is_at_every_or_cron CHECK ((num_nonnulls(schedule_at, schedule_every, schedule_cron) = 1)),
     CONSTRAINT schedule_jitter_is_less_than_every CHECK (((schedule_jitter = '00:00:00'::interval) OR ((schedule_jitter < schedule_every) IS NOT FALSE))),
-    CONSTRAINT schedule_schedule_at_check CHECK ((isfinite(schedule_at) AND (schedule_at < '9000-01-01 00:00:00+00'::timestamp with time zone))),
     CONSTRAINT schedule_schedule_catch_up_check CHECK ((schedule_catch_up = ANY (ARRAY['one'::text, 'all'::text, 'none'::text]))),
     CONSTRAINT schedule_schedule_cron_check CHECK (((schedule_cron ~ '^(@[a-z]+|[0-9A-Za-z*,/#-]+( +[0-9A-Za-z*,/#-]+){4})$'::text) AND (length(schedule_cron) <= 200))),
     CONSTRAINT schedule_schedule_every_check CHECK (((schedule_every >= '00:00:01'::interval) AND (schedule_every <= '100 years'::interval))),
     CONSTRAINT schedule_schedule_jitter_check CHECK (((schedule_jitter >= '00:00:00'::interval) AND (schedule_jitter <= '1 day'::interval))),
     CONSTRAINT schedule_schedule_name_check CHECK ((schedule_name ~ '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$'::text)),
-    CONSTRAINT schedule_schedule_overlap_check CHECK ((schedule_overlap = ANY (ARRAY['queue'::text, 'skip'::text])))
+    CONSTRAINT schedule_schedule_overlap_check CHECK ((schedule_overlap = ANY (ARRAY['queue'::text, 'skip'::text]))),
+    CONSTRAINT schedule_starts_are_dates CHECK (((LEAST(schedule_at, schedule_next) >= '1900-01-01 00:00:00+00'::timestamp with time zone) AND (GREATEST(schedule_at, schedule_next) < '9000-01-01 00:00:00+00'::timestamp with time zone)))
 );
 
 CREATE TABLE drover.scheduler_group (

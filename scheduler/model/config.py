@@ -36,6 +36,7 @@ LARGEST = 2_147_483_647
 HUGE = 2**63 - 1
 MOST_DAYS = 36_500
 ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)  # a cron expression that ever comes, comes after it
+RUNS_ANOTHER = "a schedule runs no other one: give it the job of that one, or the same times"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
 STEP = re.compile(r"(?:([1-9][0-9]{0,8})x)?([0-9]{1,8}(?:\.[0-9]{1,3})?)")
@@ -519,7 +520,8 @@ def _schedule_mistakes(path: Path, schedule: Schedule) -> Iterator[Mistake]:
         yield path, "either command or jobs is required, as jobs.main = { type = ..., args = ... }"
     elif schedule.command:
         try:
-            parse(schedule.command)
+            if parse(schedule.command).verb == "schedule-run":
+                yield (*path, "command"), RUNS_ANOTHER
         except CommandError as mistake:
             yield (*path, "command"), str(mistake)
     for name, job in schedule.jobs.items():

@@ -32,7 +32,7 @@ EVERY_HOUR: Final = re.compile(r"(\*|0-23)(/0*1)?")
 SHORTEST: Final = timedelta(seconds=1)
 INTERVAL: Final = re.compile(r"(?:(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)?)\s*")
 UNITS: Final = {"s": 1, "": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
-LAST_YEAR: Final = 9000
+FIRST_YEAR, LAST_YEAR = 1900, 9000  # of a start: drover.schedule refuses others
 
 
 class TimesError(ValueError):
@@ -93,8 +93,8 @@ def read_time(text: str, zone: tzinfo) -> datetime:
         raise TimesError(f'no time {text[:64]!r}: write "2030-12-24 18:00", or with seconds and an offset') from None
     if instant.astimezone(local.tzinfo).replace(tzinfo=None) != local.replace(tzinfo=None):
         raise TimesError(f"the clock leaves {text[:64]!r} out in that zone: write a time before or after")
-    if instant.year >= LAST_YEAR:
-        raise TimesError(f"no time {text[:64]!r}: write one before the year {LAST_YEAR}")
+    if not FIRST_YEAR <= instant.year < LAST_YEAR:
+        raise TimesError(f"no time {text[:64]!r}: write one between the years {FIRST_YEAR} and {LAST_YEAR}")
     return instant
 
 

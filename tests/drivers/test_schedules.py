@@ -257,6 +257,8 @@ def test_starts_of_long_ago_are_forgotten(queue: Connection, look: Pass) -> None
         ({"jq_type": "cleanup"}, "a clean-up comes from"),
         ({"jq_type": "command", "jq_args": "fly 9"}, "no such command: 'fly'"),
         ({"jq_type": "command"}, "no such command"),
+        ({"jq_type": "command", "jq_args": "schedule-run s"}, "a schedule runs no other one"),
+        ({"jq_type": "command", "jq_args": "schedule-run  s", "jq_urgent": True}, "a schedule runs no other one"),
         ({"jobs": []}, "1 to 1,000 jobs"),
         ({"jobs": 7}, "1 to 1,000 jobs"),
         ({"jobs": [7]}, "a job of a group is an object"),
@@ -295,6 +297,11 @@ def test_an_unknown_zone_is_refused_when_it_is_set(queue: Connection, zone: str)
         {"every": "0.5 s"},
         {"every": "-1 h"},
         {"at": "infinity"},
+        {"at": "4713-01-01 BC"},
+        {"at": "1899-12-31"},
+        {"at": "9000-01-02"},
+        {"every": "1 hour", "late": "200 years"},
+        {"every": "1 hour", "late": "-10000 years"},
         {"every": "1 hour", "catch_up": "some"},
         {"every": "1 hour", "overlap": "run"},
         {"every": "1 hour", "name": "a b"},
@@ -303,6 +310,25 @@ def test_an_unknown_zone_is_refused_when_it_is_set(queue: Connection, zone: str)
 def test_times_that_cannot_be_are_refused_when_they_are_set(queue: Connection, times: dict[str, object]) -> None:
     with pytest.raises(CheckViolation):
         add(queue, **times)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("next_start", ["infinity", "-infinity", "0001-01-01", "4713-01-01 BC"])
+def test_no_next_start_stops_the_other_schedules_c20(login: Login, next_start: str) -> None:
+    given = {"name": "s", "every": "1 h", "job": json.dumps(JOB), "next": next_start}
+    with pytest.raises(CheckViolation, match="schedule_starts_are_dates"):
+        login("drover_operator").execute(
+            """insert into drover.schedule (schedule_name, schedule_every, schedule_job, schedule_next)
+               values (%(name)s, %(every)s, %(job)s, %(next)s)""",
+            given,
+        )
+
+
+def test_the_earliest_start_that_is_let_in_is_read_c20(queue: Connection, look: Pass) -> None:
+    add(queue, late=None, every="100 years")
+    queue.execute("update drover.schedule set schedule_next = '1900-01-01 UTC', schedule_due = '1900-01-01 UTC'")
+    queue.execute("update drover.schedule set schedule_from = schedule_next - schedule_every")
+    look()
+    assert fetch_one(queue, "select schedule_next > now() from drover.schedule")
 
 
 def test_an_expression_that_got_into_the_table_wrong_is_shown_and_starts_nothing(queue: Connection, look: Pass) -> None:

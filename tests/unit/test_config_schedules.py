@@ -45,6 +45,8 @@ def test_a_schedule_queues_a_command_a_job_or_a_group() -> None:
         ("every = 60", "either command or jobs is required"),
         ('every = 60\ncommand = "poll"\njobs.m.type = "a"', "either command or jobs is required"),
         ('every = 60\ncommand = "fly 9"', "unknown command 'fly'"),
+        ('every = 60\ncommand = "schedule-run s"', "a schedule runs no other one"),
+        ('at = "1800-01-01"\ncommand = "poll"', "write one between the years 1900 and 9000"),
         ('every = 60\njobs.m.args = "x"', "must be the agent type"),
         ('every = 60\njobs.m = { type = "command", args = "poll" }', "must be the agent type"),
         ('every = 60\njobs.m = { type = "a", after = ["n"] }', "is no other job of the schedule"),
