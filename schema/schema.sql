@@ -430,20 +430,26 @@ CREATE FUNCTION drover.deliver(events bigint[]) RETURNS void
 declare
   over bigint[];
 begin
-  with told as (
-    select ev_pk, coalesce(ev_jq_fk, 0) as job, sub_pk, target,
-           sub_most is not null
-             and sub_most < row_number() over (partition by sub_pk order by ev_pk, target)
-                 + (select count(*) from delivery
-                     where del_sub = sub_pk and del_state in ('waiting', 'sent')) as is_over
-      from event cross join drover.subscribers(ev_kind, ev_jq_fk, ev_owner, ev_tenant)
-     cross join generate_series(1, cardinality(sub_targets)) as target
+  with told as materialized (
+    select ev_pk, coalesce(ev_jq_fk, 0) as job, s.*
+      from event cross join drover.subscribers(ev_kind, ev_jq_fk, ev_owner, ev_tenant) s
      where ev_pk = any (events)),
+  room as materialized (  -- what waits is counted once, and no further than it matters
+    select sub, most - (select count(*) from (
+             select from delivery where del_sub = sub and del_state in ('waiting', 'sent') limit most) d) as left_over
+      from (select distinct sub_pk as sub, sub_most as most from told where sub_most is not null) s),
   entered as (
-    insert into delivery (del_sub, del_target, del_event, del_jq_fk, del_state, del_ended, del_text)
-    select sub_pk, target, ev_pk, job, case when is_over then 'dead' else 'waiting' end,
-           case when is_over then now() end, case when is_over then 'too many wait' end
-      from told order by ev_pk, sub_pk, target
+    insert into delivery (del_sub, del_owner, del_target, del_event, del_jq_fk, del_state, del_next, del_ended,
+                          del_text)
+    select sub_pk, sub_owner, target, ev_pk, job, case when is_over then 'dead' else 'waiting' end,
+           case when not is_over then now() end, case when is_over then now() end,
+           case when is_over then 'too many wait' end
+      from (select told.*, target,
+                   coalesce(row_number() over (partition by sub_pk order by ev_pk, target) > left_over, false)
+                     as is_over
+              from told left join room on sub = sub_pk
+             cross join generate_series(1, cardinality(sub_targets)) as target) t
+     order by ev_pk, sub_pk, target
     returning del_pk, del_state)
   select coalesce(array_agg(del_pk) filter (where del_state = 'dead'), '{}') into over from entered
   having count(*) > 0;
@@ -516,6 +522,39 @@ CREATE FUNCTION drover.end_code(state drover.job_state, type text, bits integer,
       else 'agent_error' end
     end
 $_$;
+
+CREATE FUNCTION drover.end_tries(of_group text, most integer, OUT jobs bigint[], OUT over bigint[]) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  d    record;
+  wait float8;
+begin
+  jobs := '{}';
+  over := '{}';
+  for d in
+    select del_pk, del_tries, jq_pk, jq_state, jq_endtext from delivery left join jobqueue on jq_pk = del_notify
+     where del_state = 'sent' and (jq_pk is null or jq_endtime is not null)
+     limit most
+  loop
+    jobs := jobs || d.jq_pk;
+    wait := case when d.jq_state = 'done' then null
+                 when starts_with(d.jq_endtext, 'agent said: gone: ') then null
+                 else drover.delivery_wait(of_group, d.del_tries + 1) end;
+    update delivery
+       set del_tries = d.del_tries + 1, del_notify = null, del_text = drover.message(d.jq_endtext),
+           del_state = case when d.jq_state = 'done' then 'done' when wait is null then 'dead' else 'waiting' end,
+           del_ended = case when wait is null then now() end,
+           del_next = now() + make_interval(secs => wait)
+     where del_pk = d.del_pk;
+    if wait is null then
+      perform drover.let_next_go(d.del_pk);
+      over := over || case when d.jq_state is distinct from 'done' then d.del_pk end;
+    end if;
+  end loop;
+  over := array_remove(over, null);
+end $$;
 
 CREATE TABLE drover.jobqueue (
     jq_pk bigint NOT NULL,
@@ -1315,6 +1354,18 @@ begin
   return found;
 end $$;
 
+CREATE FUNCTION drover.let_next_go(number bigint) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  update delivery set del_next = now()
+   where del_state = 'waiting' and del_next is null
+     and del_pk = (select w.del_pk from delivery d
+                     join delivery w on w.del_sub = d.del_sub and w.del_target = d.del_target
+                      and w.del_jq_fk = d.del_jq_fk and w.del_state in ('waiting', 'sent')
+                    where d.del_pk = number order by w.del_pk limit 1)
+$$;
+
 CREATE FUNCTION drover.limit_group() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -1481,6 +1532,15 @@ begin
       using errcode = 'lock_not_available';
   end;
 end $$;
+
+CREATE FUNCTION drover.may_be_told(who name, scope text, what text, submitter name) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select case scope when 'job'    then who = submitter
+                    when 'owner'  then who::text = what
+                    when 'tenant' then drover.is_member(who, what::name)
+                    else false end or drover.may_command(who)
+$$;
 
 CREATE FUNCTION drover.may_command(who name DEFAULT SESSION_USER) RETURNS boolean
     LANGUAGE sql STABLE
@@ -1994,11 +2054,12 @@ CREATE FUNCTION drover.queue_deliveries(of_group text, most integer, OUT dead in
     SET search_path TO 'drover', 'pg_temp'
     AS $$
 declare
-  d    record;
-  wait float8;
-  pk   bigint;
-  over bigint[] := '{}';
-  gone bigint[] := '{}';
+  each     record;
+  over     bigint[];
+  late     bigint[];
+  gone     bigint[];
+  owner    name := '';
+  has_more boolean := false;
 begin
   dead := 0;
   queued := 0;
@@ -2008,73 +2069,132 @@ begin
     seconds := 1;
     return;
   end if;
-  for d in
-    select del_pk, del_notify, del_tries, jq_pk, jq_state, jq_endtext
-      from delivery left join jobqueue on jq_pk = del_notify
-     where del_state = 'sent' and (jq_pk is null or jq_endtime is not null)
-     limit most
-  loop
-    gone := gone || d.jq_pk;
-    wait := case when d.jq_state = 'done' then null
-                 when starts_with(d.jq_endtext, 'agent said: gone: ') then null
-                 else drover.delivery_wait(of_group, d.del_tries + 1) end;
-    update delivery
-       set del_tries = d.del_tries + 1, del_notify = null, del_text = drover.message(d.jq_endtext),
-           del_state = case when d.jq_state = 'done' then 'done' when wait is null then 'dead' else 'waiting' end,
-           del_ended = case when wait is null then now() end,
-           del_next = now() + make_interval(secs => wait)
-     where del_pk = d.del_pk;
-    over := over || case when d.jq_state is distinct from 'done' and wait is null then d.del_pk end;
-  end loop;
-  over := array_remove(over, null);
+  select jobs, e.over into gone, over from drover.end_tries(of_group, most) e;
   perform drover.bury_deliveries(over, 'not delivered') where over <> '{}';
   dead := cardinality(over);
-  with late as (
-    update delivery set del_state = 'dead', del_ended = now(), del_text = 'expired: its subscription has ended'
+  with given_up as (
+    update delivery set del_state = 'dead', del_ended = now(), del_next = null,
+           del_text = 'expired: its subscription has ended'
      where del_pk in (select del_pk from subscription join delivery on del_sub = sub_pk and del_state = 'waiting'
                        where sub_expires <= now() limit most)
     returning del_pk)
-  select coalesce(array_agg(del_pk), '{}') into over from late;
-  perform drover.bury_deliveries(over, 'expired') where over <> '{}';
-  dead := dead + cardinality(over);
+  select coalesce(array_agg(del_pk), '{}') into late from given_up;
+  perform drover.bury_deliveries(late, 'expired') where late <> '{}';
+  dead := dead + cardinality(late);
   delete from attempt_kept where att_jq_fk = any (gone);
   delete from log where log_jq_fk = any (gone);
   delete from jobqueue where jq_pk = any (gone);
   if exists (select from agent where agent_group = of_group and agent_type = 'notify' and agent_enabled
                 and agent_present) then
-    for d in
-      with recursive place as (  -- where deliveries wait
-        (select del_sub as sub, del_target as target from delivery where del_state = 'waiting'
-          order by del_sub, del_target limit 1)
-         union all
-        select n.* from place cross join lateral (
-          select del_sub, del_target from delivery
-           where del_state = 'waiting' and (del_sub, del_target) > (sub, target)
-           order by del_sub, del_target limit 1) n)
-      select due.del_pk
-        from place join subscription on sub_pk = sub cross join lateral (
-         select 20 - count(*) as room from delivery where del_sub = sub_pk and del_target = target
-            and del_state = 'sent') r
-       cross join lateral (
-         select del_pk from delivery w
-          where del_sub = sub_pk and del_target = target and del_state = 'waiting'
-            and (del_next is null or del_next <= now())
-            and not exists (
-              select from delivery e where e.del_sub = w.del_sub and e.del_target = w.del_target
-                 and e.del_jq_fk = w.del_jq_fk and e.del_state in ('waiting', 'sent') and e.del_pk < w.del_pk)
-          order by del_pk limit greatest(room, 0)) due
-       where sub_enabled and (sub_expires is null or sub_expires > now())
-       order by due.del_pk limit most
-    loop
-      insert into jobqueue (jq_type, jq_args, jq_queue, jq_timeout, jq_retries, jq_max_interruptions)
-      values ('notify', drover.notification(d.del_pk), of_group, '2 min', -1, 2147483647) returning jq_pk into pk;
-      update delivery set del_state = 'sent', del_notify = pk, del_next = null where del_pk = d.del_pk;
-      queued := queued + 1;
+    while queued < most loop
+      select del_owner into owner from delivery
+       where del_state = 'waiting' and del_next is not null and del_owner > owner order by del_owner limit 1;
+      exit when not found;
+      select * into each from drover.queue_deliveries_of(of_group, owner, least(50, most - queued));
+      queued := queued + each.queued;
+      has_more := has_more or each.has_more;
     end loop;
     seconds := (select extract(epoch from del_next - now()) from delivery
                  where del_state = 'waiting' and del_next > now() order by del_next limit 1);
   end if;
-  seconds := case when queued >= most or cardinality(gone) >= most or cardinality(over) >= most then 0 else seconds end;
+  seconds := case when has_more or queued >= most or cardinality(gone) >= most or cardinality(late) >= most then 0
+                  else seconds end;
+end $$;
+
+CREATE FUNCTION drover.queue_deliveries_of(of_group text, owner name, most integer, OUT queued integer, OUT has_more boolean) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  place  record;
+  d      record;
+  has    bigint := (select count(*) from delivery where del_owner = owner and del_state = 'sent');
+  room   bigint;
+  first  bigint;
+  sub    bigint;
+  target integer := 0;
+  looked integer := 0;
+  behind integer := 0;
+  is_2nd boolean := false;  -- from the lowest again
+begin
+  queued := 0;
+  has_more := false;
+  if has >= 100 then
+    return;
+  end if;
+  select low + floor(random() * (high - low + 1))::bigint into first
+    from (select min(del_sub) as low, max(del_sub) as high from delivery
+           where del_owner = owner and del_state = 'waiting' and del_next is not null) s;
+  sub := first;
+  loop
+    select del_sub, del_target into place from delivery
+     where del_owner = owner and del_state = 'waiting' and del_next is not null
+       and (del_sub, del_target) > (sub, target)
+     order by del_sub, del_target limit 1;
+    if not found and not is_2nd then
+      is_2nd := true;
+      sub := 0;
+      target := 0;
+      continue;
+    end if;
+    exit when not found or is_2nd and place.del_sub >= first;
+    has_more := looked >= 500 or behind >= 500 or queued >= least(most, 100 - has);
+    exit when has_more;
+    sub := place.del_sub;
+    target := place.del_target;
+    looked := looked + 1;
+    room := 20 - (select count(*) from delivery
+                   where del_owner = owner and del_sub = sub and del_target = target and del_state = 'sent');
+    continue when room <= 0 or not exists (
+      select from subscription where sub_pk = sub and sub_enabled and (sub_expires is null or sub_expires > now()));
+    for d in
+      select del_pk, del_jq_fk from delivery
+       where del_owner = owner and del_sub = sub and del_target = target and del_state = 'waiting' and del_next <= now()
+       order by del_next, del_pk limit 100
+    loop
+      update delivery set del_next = null
+       where del_pk = d.del_pk and exists (
+               select from delivery where del_sub = sub and del_target = target and del_jq_fk = d.del_jq_fk
+                  and del_state in ('waiting', 'sent') and del_pk < d.del_pk);
+      if found then
+        behind := behind + 1;
+      elsif drover.queue_delivery(of_group, owner, d.del_pk) then
+        queued := queued + 1;
+        room := room - 1;
+      end if;
+      exit when room <= 0 or queued >= least(most, 100 - has);
+    end loop;
+  end loop;
+  has_more := has_more or behind > 0;
+end $$;
+
+CREATE FUNCTION drover.queue_delivery(of_group text, owner name, number bigint) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  turn bigint := 1 + greatest(
+    (select max(del_turn) from delivery where del_owner = owner and del_state = 'sent'),
+    (select min(del_turn) from delivery where del_state = 'sent'), 0);
+  pk   bigint;
+begin
+  insert into jobqueue (jq_type, jq_args, jq_queue, jq_timeout, jq_retries, jq_max_interruptions, jq_priority)
+  values ('notify', drover.notification(number), of_group, '2 min', -1, 2147483647, 'n' || lpad(turn::text, 15, '0'))
+  returning jq_pk into pk;
+  update delivery set del_state = 'sent', del_notify = pk, del_next = null, del_turn = turn where del_pk = number;
+  return true;
+exception
+  when no_data_found then
+    return false;  -- its subscription has just been removed
+  when others then
+    if sqlstate !~ '^(22|23|42|P0)' then
+      raise;
+    end if;
+    update delivery set del_state = 'dead', del_ended = now(), del_next = null, del_text = drover.message(sqlerrm)
+     where del_pk = number;
+    perform drover.let_next_go(number);
+    perform drover.bury_deliveries(array[number], 'not delivered');
+    return false;
 end $$;
 
 CREATE FUNCTION drover.queue_scheduled(job jsonb, submitter name, behind bigint[]) RETURNS bigint[]
@@ -2633,8 +2753,18 @@ begin
     raise exception '% may not subscribe to %', session_user,
       case scope when 'job' then 'job ' || job else scope || coalesce(' ' || coalesce(owner::text, tenant), '') end
       using errcode = 'insufficient_privilege';
-  elsif kind in ('alternate', 'dead') and scope <> 'site' then
+  elsif kind is null or kind <> all ('{all,status,error,subscription,share,user,alternate,dead,alert}') then
+    raise exception 'no kind of events: %; there are %',
+      quote_nullable(left(kind, 64)), 'all, status, error, subscription, share, user, alternate, dead, alert'
+      using errcode = 'invalid_parameter_value';
+  elsif kind in ('alternate', 'dead', 'alert') and scope <> 'site' then
     raise exception 'events of kind % are of the site', kind using errcode = 'invalid_parameter_value';
+  elsif most not between 1 and 10000 then
+    raise exception 'from 1 to 10,000 deliveries may wait, or any number if none is given (got %)', most
+      using errcode = 'invalid_parameter_value';
+  elsif cardinality(targets) > 10 then
+    raise exception 'a subscription has 10 targets at most (got %)', cardinality(targets)
+      using errcode = 'invalid_parameter_value';
   elsif not is_free and ((select count(*) from drover.subscription where sub_owner = session_user) >= 10000
                          or (select count(*) from drover.subscription
                               where sub_key = scope || ':' || coalesce(job::text, tenant, session_user)
@@ -2645,7 +2775,8 @@ begin
     raise exception 'the time to live of a subscription is longer than 0, and 100 years at most'
       using errcode = 'invalid_parameter_value';
   end if;
-  select target into wrong from unnest(coalesce(targets, '{}')) as target
+  targets := array(select unnest(targets));  -- numbered from 1, whatever the bounds of what was given
+  select target into wrong from unnest(targets) as target
    where (target ~ '^https?://[^\s/?#@\\]+([/?#][^\s\\]*)?$'
           or target ~ '^mailto:[^\s@:,<>]+@[^\s@:,<>/?]+$') is not true
       or length(target) > 2000 limit 1;
@@ -2663,7 +2794,7 @@ begin
   end if;
   insert into drover.subscription (sub_scope, sub_of, sub_kind, sub_targets, sub_most, sub_expires)
   values (scope, coalesce(job::text, tenant, case when is_site then '' else coalesce(owner, session_user)::text end),
-          kind, coalesce(targets, '{}'), most, now() + ttl)
+          kind, targets, most, now() + ttl)
   returning sub_pk into subscription;
   insert into subscription_key values (subscription, drover.hmac_block(key, 54), drover.hmac_block(key, 92));
   perform drover.record_subscription(subscription, 'subscribed');
@@ -2683,7 +2814,7 @@ CREATE TABLE drover.subscription (
     sub_expires timestamp with time zone,
     CONSTRAINT alerts_are_of_the_site CHECK (((sub_kind <> 'alert'::text) OR (sub_scope = 'site'::text))),
     CONSTRAINT subscription_sub_kind_check CHECK ((sub_kind = ANY (ARRAY['all'::text, 'status'::text, 'error'::text, 'subscription'::text, 'share'::text, 'user'::text, 'alternate'::text, 'dead'::text, 'alert'::text]))),
-    CONSTRAINT subscription_sub_most_check CHECK ((sub_most > 0)),
+    CONSTRAINT subscription_sub_most_check CHECK (((sub_most >= 1) AND (sub_most <= 10000))),
     CONSTRAINT subscription_sub_of_check CHECK ((length(sub_of) <= 2000)),
     CONSTRAINT subscription_sub_scope_check CHECK ((sub_scope = ANY (ARRAY['job'::text, 'owner'::text, 'tenant'::text, 'site'::text]))),
     CONSTRAINT subscription_sub_targets_check CHECK ((cardinality(sub_targets) <= 10))
@@ -2696,6 +2827,7 @@ CREATE FUNCTION drover.subscribers(kind text, job bigint, owner name, tenant tex
    where sub_key = any (case when kind in ('alternate', 'dead', 'alert') then array['site:']
                              else array['job:' || job, 'owner:' || owner, 'tenant:' || tenant, 'site:'] end)
      and sub_kind in ('all', kind) and sub_enabled and (sub_expires is null or sub_expires > now())
+     and drover.may_be_told(sub_owner, sub_scope, sub_of, owner)
 $$;
 
 CREATE FUNCTION drover.subscription_enable(sub bigint, is_on boolean) RETURNS boolean
@@ -3192,6 +3324,8 @@ CREATE TABLE drover.delivery (
     del_notify bigint,
     del_text text,
     del_ended timestamp with time zone,
+    del_owner name DEFAULT ''::name NOT NULL,
+    del_turn bigint,
     CONSTRAINT delivery_del_state_check CHECK ((del_state = ANY (ARRAY['waiting'::text, 'sent'::text, 'done'::text, 'dead'::text]))),
     CONSTRAINT delivery_ends_once CHECK (((del_state = ANY (ARRAY['done'::text, 'dead'::text])) = (del_ended IS NOT NULL))),
     CONSTRAINT delivery_is_sent_by_a_job CHECK (((del_state = 'sent'::text) = (del_notify IS NOT NULL)))
@@ -4616,13 +4750,17 @@ CREATE INDEX delivery_again ON drover.delivery USING btree (del_next) WHERE ((de
 
 CREATE INDEX delivery_in_order ON drover.delivery USING btree (del_sub, del_target, del_jq_fk, del_pk) WHERE (del_state = ANY (ARRAY['waiting'::text, 'sent'::text]));
 
+CREATE INDEX delivery_in_turn ON drover.delivery USING btree (del_owner, del_turn) WHERE (del_state = 'sent'::text);
+
 CREATE INDEX delivery_of_event ON drover.delivery USING btree (del_event);
 
-CREATE INDEX delivery_sent ON drover.delivery USING btree (del_sub, del_target) WHERE (del_state = 'sent'::text);
+CREATE INDEX delivery_sent ON drover.delivery USING btree (del_owner, del_sub, del_target) WHERE (del_state = 'sent'::text);
 
-CREATE INDEX delivery_waiting ON drover.delivery USING btree (del_sub, del_target, del_pk) WHERE (del_state = 'waiting'::text);
+CREATE INDEX delivery_waiting ON drover.delivery USING btree (del_owner, del_sub, del_target, del_next, del_pk) WHERE ((del_state = 'waiting'::text) AND (del_next IS NOT NULL));
 
 CREATE INDEX event_of_job ON drover.event USING btree (ev_jq_fk, ev_pk);
+
+CREATE INDEX event_of_state ON drover.event USING btree (ev_jq_fk, ev_pk) WHERE (ev_kind = 'status'::text);
 
 CREATE INDEX item_failure_of_job ON drover.item_failure USING btree (item_jq_fk);
 
@@ -4659,6 +4797,8 @@ CREATE INDEX schedule_due ON drover.schedule USING btree (schedule_due) WHERE sc
 CREATE INDEX share_by_role ON drover.share USING btree (share_with);
 
 CREATE INDEX subscription_about ON drover.subscription USING btree (sub_key);
+
+CREATE INDEX subscription_of_owner ON drover.subscription USING btree (sub_owner);
 
 CREATE TRIGGER job_keep_group AFTER DELETE ON drover.job FOR EACH ROW EXECUTE FUNCTION drover.keep_group();
 

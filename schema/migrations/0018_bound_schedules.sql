@@ -1,5 +1,5 @@
--- One schedule whose next start is no date, or before the first year, stopped all others, or the daemon that read it; and
--- one that runs itself queued commands without end.
+-- One schedule whose next start is no date, or before the first year, stopped all others, or the daemon that read it;
+-- and one that runs itself queued commands without end.
 
 update drover.schedule set schedule_enabled = false, schedule_at = '1900-01-01 00:00:00+00'
  where schedule_at < '1900-01-01 00:00:00+00';
@@ -35,5 +35,6 @@ end $$;
 
 -- Those that were set before do not start any more, and say so.
 update drover.schedule
-   set schedule_enabled = false, schedule_reason = 'a schedule runs no other one: give it the job of that one, or the same times'
+   set schedule_enabled = false,
+       schedule_reason = 'a schedule runs no other one: give it the job of that one, or the same times'
  where schedule_job ->> 'jq_type' = 'command' and drover.word(schedule_job ->> 'jq_args', 1) = 'schedule-run';

@@ -459,6 +459,174 @@ def test_an_end_of_a_job_does_not_wait_for_who_unsubscribes_just_now_t99(desk: D
         assert fetch(database, "select jq_state::text from drover.jobqueue") == [("done",)]
 
 
+# ---- one against the others
+
+
+def fill_with_targets(owner: Connection, jobs: int, each: int) -> None:
+    """Let a front-end subscribe to its jobs, each with so many targets, and have an event of each job wait."""
+    owner.execute(
+        "insert into drover.jobqueue (jq_type, jq_state) select 'a', 'held' from generate_series(1, %s)", (jobs,)
+    )
+    owner.execute(
+        """select drover.subscribe(kind => 'user', job => jq_pk,
+                                   targets => array(select 'http://example.org/' || n from generate_series(1, %s) n))
+             from drover.my_jobs""",
+        (each,),
+    )
+    owner.execute("select drover.job_event(jq_pk, 'x') from drover.my_jobs")
+
+
+def look(admin: Connection) -> int:
+    """Go on with deliveries; return how many were queued."""
+    return int(fetch_one(admin, "select queued from drover.queue_deliveries('default', 100)"))
+
+
+SENT_BY: Final = "select count(*) from drover.delivery where del_state = 'sent' and del_owner = %s"
+FIRST_TRY: Final = """
+select del_owner from drover.jobqueue join drover.delivery on del_notify = jq_pk
+ where jq_type = 'notify' order by jq_priority collate "C", jq_queued, jq_pk
+"""
+
+
+def test_one_subscriber_has_at_most_100_deliveries_in_the_queue_and_others_take_turns_t98(
+    login: Login, tenants: list[Connection]
+) -> None:
+    admin, (greedy, modest) = login(""), tenants
+    admin.execute(NOTIFY.encode())
+    fill_with_targets(greedy, 30, 10)
+    assert [look(admin) for _ in range(3)] == [50, 50, 0]
+    assert fetch_one(admin, SENT_BY, greedy.info.user) == 100
+    fill_with_targets(modest, 3, 1)
+    assert look(admin) == 3
+    turns = [owner for (owner,) in fetch_all(admin, FIRST_TRY)]
+    assert turns[:6].count(modest.info.user) >= 2
+
+
+def test_looks_at_some_of_many_targets_come_to_all_t98(login: Login, tenants: list[Connection]) -> None:
+    admin = login("")
+    admin.execute(NOTIFY.encode())
+    fill_with_targets(tenants[0], 150, 10)
+    admin.execute("update drover.delivery set del_next = now() + interval '1 hour' where del_sub <> 1")
+    looks = [look(admin) for _ in range(200)]
+    assert sum(looks) == 10
+    assert fetch_all(admin, "select distinct del_sub from drover.delivery where del_state = 'sent'") == [(1,)]
+
+
+def test_a_line_of_many_events_behind_a_dead_receiver_is_read_once_t98(watch: Any, database: str) -> None:
+    ready(database)
+    insert(database)
+    subscribe(database, kind="user", targets=[HOOK])
+    fetch(database, "select drover.job_event(1, n::text) from generate_series(1, 150) n")
+    while deliver(watch)[1]:
+        pass
+    for _ in range(4):
+        deliver(watch)
+    read = "select count(*) from drover.delivery where del_state = 'waiting' and del_next is not null"
+    assert fetch(database, read) == [(0,)]
+    told = []
+    for _ in range(150):
+        ((job, args),) = fetch(database, TRIES)
+        told.append(int(json.loads(json.loads(args)["body"])["data"]["text"]))
+        end_try(database, job)
+        deliver(watch)
+    assert told == list(range(1, 151))
+
+
+def test_what_waits_behind_a_delivery_that_was_given_up_goes_on_t98(watch: Any, database: str) -> None:
+    ready(database)
+    insert(database)
+    subscribe(database, kind="user", targets=[HOOK])
+    fetch(database, "select drover.job_event(1, n::text) from generate_series(1, 2) n")
+    deliver(watch)
+    deliver(watch)
+    ((job, _),) = fetch(database, TRIES)
+    end_try(database, job, "agent said: gone: 410")
+    assert deliver(watch) == (1, 1)
+    assert fetch(database, OPEN) == [(1, "dead"), (2, "sent")]
+
+
+def test_a_delivery_that_the_queue_refuses_is_dead_and_holds_up_no_other_t98_t102(watch: Any, database: str) -> None:
+    ready(database)
+    many(database, 2)
+    subscribe(database, kind="user", targets=[HOOK])
+    fetch(database, "select drover.job_event(1, repeat(chr(34), 16384))")
+    fetch(database, "select drover.job_event(n, 'a') from generate_series(1, 2) n")
+    fetch(database, "insert into drover.size_limit values ('jq_args', 65536) on conflict (limit_column) do update"
+                    " set limit_bytes = excluded.limit_bytes")  # fmt: skip
+    for _ in range(2):
+        deliver(watch)
+    assert fetch(database, OPEN) == [(1, "dead"), (2, "sent"), (3, "sent")]
+    ((text, reason),) = fetch(database, "select del_text, dead_reason from drover.delivery join drover.dead_letter"
+                                        " on dead_delivery = del_pk")  # fmt: skip
+    assert (text[:7], reason) == ("jq_args", "not delivered")
+
+
+def test_who_left_a_tenant_is_told_no_more_of_it_t94_t113(login: Login, tenants: list[Connection]) -> None:
+    leaver, fellow = tenants
+    admin = login("")
+    tenant = f"left_{leaver.info.user}"[:63]
+    admin.execute(f"create role {tenant}; grant {tenant} to {leaver.info.user}, {fellow.info.user}".encode())
+    try:
+        admin.execute("insert into drover.tenant values (%s)", (tenant,))
+        leaver.execute("select drover.subscribe(tenant => %s, targets => %s)", (tenant, [HOOK]))
+        job = fetch_one(fellow, PLAIN)
+        fellow.execute("select drover.job_event(%s, 'before')", (job,))
+        admin.execute(f"revoke {tenant} from {leaver.info.user}".encode())
+        fellow.execute("select drover.job_event(%s, 'after')", (job,))
+        told = "select ev_text from drover.delivery join drover.event on ev_pk = del_event"
+        assert fetch_all(admin, told) == [("before",)]
+    finally:
+        admin.execute("delete from drover.tenant")
+        admin.execute(f"drop role {tenant}".encode())
+
+
+def test_deliveries_that_wait_are_counted_once_for_all_targets_of_an_event_t103(database: str) -> None:
+    many(database, 2)
+    subscribe(database, kind="user", targets=[HOOK] * 10, most=15)
+    fetch(database, "select drover.job_event(1, 'a'), drover.job_event(2, 'b')")
+    counted = "select del_event, del_state, count(*) from drover.delivery group by 1, 2 order by 1, 2"
+    assert fetch(database, counted) == [
+        (1, "waiting", 10), (2, "dead", 5), (2, "waiting", 5),
+    ]  # fmt: skip
+
+
+def test_the_state_before_is_found_among_many_events_t93(database: str) -> None:
+    query = """explain select ev_new from drover.event where ev_jq_fk = 1 and ev_kind = 'status'
+                order by ev_pk desc limit 1"""
+    fetch(database, "insert into drover.event (ev_jq_fk, ev_kind) select 1, 'user' from generate_series(1, 5000)")
+    fetch(database, "insert into drover.event (ev_jq_fk, ev_kind, ev_new) values (1, 'status', 'held')")
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("analyze drover.event")
+        assert "event_of_state" in str(connection.execute(query.encode()).fetchall())
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"kind": "x"}, "no kind of events: 'x'; there are all, status"),
+        ({"kind": None}, "no kind of events: NULL"),
+        ({"most": 0}, "from 1 to 10,000 deliveries may wait"),
+        ({"most": 10_001}, "from 1 to 10,000 deliveries may wait"),
+        ({"targets": [HOOK] * 11}, "10 targets at most"),
+        ({"ttl": "-1 month"}, "the time to live"),
+        ({"ttl": "1200 months 1 day"}, "the time to live"),
+        ({"secret": "short"}, "16 to 200 characters"),
+        ({"secret": "whsec_" + "!" * 20}, "base64"),
+    ],
+)
+def test_subscription_that_makes_no_sense_is_refused_with_the_reason_t96(
+    database: str, values: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=told):
+        subscribe(database, **values)
+
+
+@pytest.mark.parametrize("targets", ["[5:6]={http://a/,http://b/}", "{{http://a/},{http://b/}}"])
+def test_targets_are_numbered_from_1_whatever_array_is_given_t96(database: str, targets: str) -> None:
+    fetch(database, "select drover.subscribe(targets => %s::text[])", targets)
+    assert fetch(database, "select sub_targets from drover.subscription") == [(["http://a/", "http://b/"],)]
+
+
 # ---- what a site without a subscription pays
 
 

@@ -189,5 +189,5 @@ def test_without_a_subscription_nobody_looks_for_alerts_t119(active: psycopg.Con
 
 def test_a_subscription_of_a_job_to_alerts_is_refused_t119(active: psycopg.Connection[Any]) -> None:
     job = add_job(active)
-    with pytest.raises(psycopg.errors.CheckViolation, match="alerts_are_of_the_site"):
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="of kind alert are of the site"):
         active.execute("select drover.subscribe('alert', job => %s)", (job,))
