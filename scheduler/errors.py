@@ -25,5 +25,9 @@ class DatabaseAbsentError(WorldError):
     """The database does not answer yet; a daemon waits for it."""
 
 
+class SchemaOutdatedError(WorldError):
+    """The database has the schema of an earlier version, until `init` is run; a daemon waits for that."""
+
+
 class BugError(DroverError):
     """A mistake in Drover: quarantine what it touched, and log an error that asks for a report."""

@@ -868,7 +868,8 @@ select rolconnlimit from pg_roles where rolname = session_user
 -- Return its version, its clock in seconds, the number of the schema, the process that serves this session, how many
 -- sessions a role that is no superuser may open in all, and how many there are.
 select current_setting('server_version') as version, extract(epoch from clock_timestamp())::float8 as clock,
-       (select max(number) from drover.migration) as schema, pg_backend_pid() as backend,
+       (select max(number) from (table drover.migration union all table drover.later_migration) m) as schema,
+       pg_backend_pid() as backend,
        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
          - coalesce(current_setting('reserved_connections', true)::int, 0) as most,
        (select count(*) from pg_stat_activity where datid is not null)::int as used

@@ -156,8 +156,8 @@ grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, 
 grant execute on function drover.fellows(), drover.shared_jobs(), drover.job_share(bigint, name, boolean)
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
 -- Which schedulers, queues and hosts there are: a front-end may read it before it inserts a job.
-grant select on drover.migration, drover.queue, drover.host, drover.scheduler, drover.scheduler_group,
-  drover.size_limit, drover.condition
+grant select on drover.migration, drover.later_migration, drover.queue, drover.host, drover.scheduler,
+  drover.scheduler_group, drover.size_limit, drover.condition
   to drover_frontend, drover_frontend_sql, drover_tenant;
 -- Not agent_revision: it is a command line, which may contain a password.
 grant select (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd,
@@ -195,7 +195,7 @@ grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedul
 grant select on drover.jobs_masked, drover.why_masked, drover.blocked_jobs, drover.impossible, drover.graph,
   drover.jobdepends,
   drover.queue, drover.host, drover.placement, drover.scheduler, drover.scheduler_group, drover.migration,
-  drover.condition, drover.counters, drover.depth, drover.vitals to drover_readonly;
+  drover.later_migration, drover.condition, drover.counters, drover.depth, drover.vitals to drover_readonly;
 grant select (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_end, att_outcome,
               att_exitcode, att_signal)
   on drover.attempt to drover_readonly;

@@ -3812,6 +3812,13 @@ CREATE VIEW drover.jobs_masked AS
     jobs.jq_blocked_count
    FROM drover.jobs;
 
+CREATE TABLE drover.later_migration (
+    number integer NOT NULL,
+    name text NOT NULL,
+    checksum text NOT NULL,
+    applied_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
 CREATE TABLE drover.log (
     log_pk bigint NOT NULL,
     log_date timestamp with time zone DEFAULT now() NOT NULL,
@@ -4669,6 +4676,9 @@ ALTER TABLE ONLY drover.jobqueue
 
 ALTER TABLE ONLY drover.jobqueue
     ADD CONSTRAINT jobqueue_pkey PRIMARY KEY (jq_pk);
+
+ALTER TABLE ONLY drover.later_migration
+    ADD CONSTRAINT later_migration_pkey PRIMARY KEY (number);
 
 ALTER TABLE ONLY drover.log
     ADD CONSTRAINT log_pkey PRIMARY KEY (log_pk);

@@ -33,7 +33,7 @@ from scheduler.drivers.loop import Loop
 from scheduler.drivers.process_spec import user_mistakes
 from scheduler.drivers.service_manager import pop_manager
 from scheduler.drivers.system import hide
-from scheduler.errors import ConfigError, DatabaseAbsentError
+from scheduler.errors import ConfigError, DatabaseAbsentError, SchemaOutdatedError
 from scheduler.model.config import Config, Database
 
 FIRST_WAIT_S: Final = 0.2
@@ -94,14 +94,14 @@ def _active_daemon(config: Config) -> str | None:
 def _wait_for_database(config: Config, conninfo: str) -> None:
     """Return as soon as the database answers and is up to date, so that services start in any order.
 
-    Sleeps between tries: there is nothing else to do yet. Errors: WorldError if its schema is another, or the embedded
-    one cannot be started.
+    A new program may be there before `drover init` was run. Sleeps between tries: there is nothing else to do yet.
+    Errors: WorldError if it has no schema or that of a newer version, or the embedded one cannot be started.
     """
     for wait_s in back_off(config.scheduler.reconnect_max):
         try:
             update_or_check(config, conninfo)
             return
-        except DatabaseAbsentError as error:
+        except (DatabaseAbsentError, SchemaOutdatedError) as error:
             log.LOG.warning("%s; trying again in %.1f s", " ".join(str(error).split()), wait_s)
         time.sleep(wait_s)
 

@@ -2,6 +2,10 @@
 
 Touches the schema `drover` of one database, before the daemon runs; blocking. The table drover.migration says
 which files were applied and what was in them. Refuses to go back, to skip, and to know what the SQL means.
+
+The previous version goes on with this schema, so it must not be told of what it need not know: the migrations after
+RUNS_WITH are noted in drover.later_migration, which that version does not read. A program accepts migrations there that
+it has no file of; one in drover.migration that it has no file of means that its statements fail (decision 0051).
 """
 
 import re
@@ -14,16 +18,25 @@ from pathlib import Path
 import psycopg
 
 from scheduler.drivers.sql import STANDARD, setting
-from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, WorldError
+from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, SchemaOutdatedError, WorldError
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import VERBS
 from scheduler.package_data import compat_names, schema_dir
 
 FILE_NAME = re.compile(r"(\d{4})_[a-z0-9]+(_[a-z0-9]+)+\.sql")
 
+# The last migration that a program must know to work with this schema: that of the wheel in tests/versions.
+RUNS_WITH = 6
+
 CREATE_TABLE = """
 create schema if not exists drover;
 create table if not exists drover.migration (
+    number int primary key,
+    name text not null,
+    checksum text not null,
+    applied_at timestamptz not null default now()
+);
+create table if not exists drover.later_migration (
     number int primary key,
     name text not null,
     checksum text not null,
@@ -44,8 +57,17 @@ select pid, usename, application_name, to_char(xact_start, 'HH24:MI:SS'), relati
   from pg_locks join pg_class c on c.oid = relation join pg_stat_activity using (pid)
  where relnamespace = to_regnamespace('drover') and granted and pid <> pg_backend_pid() order by xact_start limit 1
 """
-SELECT_APPLIED = "select number, name, checksum from drover.migration order by number"
-INSERT_APPLIED = "insert into drover.migration (number, name, checksum) values (%s, %s, %s)"
+SELECT_NEEDED = "select number, name, checksum from drover.migration order by number"
+HAS_LATER = "select to_regclass('drover.later_migration') is not null"
+SEES_LATER = "select has_table_privilege(to_regclass('drover.later_migration'), 'select')"
+SELECT_LATER = "select number, name, checksum from drover.later_migration order by number"
+INSERT_NEEDED = "insert into drover.migration (number, name, checksum) values (%s, %s, %s)"
+INSERT_LATER = "insert into drover.later_migration (number, name, checksum) values (%s, %s, %s)"
+# What a version before could lack, this one's schema cannot.
+NEED_EARLIER = """
+with known as (delete from drover.later_migration where number <= %s returning *)
+insert into drover.migration select * from known
+"""
 SELECT_STATES = "select enumlabel from pg_catalog.pg_enum where enumtypid = to_regtype('drover.job_state')"
 # Not every login may read it: drover.command() does.
 SEES_VERBS = "select coalesce(has_table_privilege(to_regclass('drover.verb'), 'select'), false)"
@@ -115,23 +137,28 @@ def _refuse_foreign(connection: psycopg.Connection) -> None:
 
 
 def check(conninfo: str, directory: Path | None = None) -> None:
-    """Raise WorldError unless every migration is applied, nothing else is, and both know the same states."""
+    """Raise WorldError unless every migration is applied, nothing else is that matters, and both know the same states.
+
+    It is a SchemaOutdatedError if `init` of this version has not been run yet.
+    """
     files = _files(directory or schema_dir() / "migrations")
     with _connection(conninfo, "connect as a role that has the right; see drover-jobqueue(7)") as connection:
         _refuse_foreign(connection)
         states = {state for (state,) in connection.execute(SELECT_STATES)}
+        if connection.execute(SEES_LATER).fetchone() == (False,):
+            raise SchemaOutdatedError("schema out of date: the roles have no rights on it: run drover init --roles")
         try:
             missing = _missing(files, connection)
         except psycopg.errors.UndefinedTable as error:
             raise WorldError("schema unknown: the database has no schema drover: run drover init") from error
         except ConfigError as error:
             raise WorldError(f"schema unknown: {error}") from error
-        verbs = {} if missing else _unwritten_verbs(connection)
+        verbs = [] if missing else _unknown_verbs(connection)
     if missing:
         names = ", ".join(migration.name for migration in missing)
-        raise WorldError(f"schema out of date: {names} not applied: run drover init")
+        raise SchemaOutdatedError(f"schema out of date: {names} not applied: run drover init")
     if verbs:
-        raise WorldError(f"schema out of date: commands in drover.verb: {', '.join(verbs)}: run drover init")
+        raise SchemaOutdatedError(f"schema out of date: commands in drover.verb: {', '.join(verbs)}: run drover init")
     if odd := states.symmetric_difference(JOB_STATES):
         problem = f"only one of database and drover knows the job state {', '.join(sorted(odd))}"
         raise WorldError(f"schema unknown: {problem}: install the drover that made the database")
@@ -196,11 +223,15 @@ def _files(directory: Path) -> list[Migration]:
 
 
 def _missing(files: list[Migration], connection: psycopg.Connection) -> list[Migration]:
-    """Return the files still to apply; ConfigError unless those applied are the first of them, unchanged."""
-    applied = [Migration(*row) for row in connection.execute(SELECT_APPLIED)]
-    if len(applied) > len(files):
-        newer = ", ".join(migration.name for migration in applied[len(files) :])
+    """Return the files still to apply; ConfigError unless those applied are the first of them, unchanged.
+
+    Later ones may be applied too, if this version can do without.
+    """
+    applied = [Migration(*row) for row in connection.execute(SELECT_NEEDED)]
+    if newer := ", ".join(migration.name for migration in applied if migration.number > len(files)):
         raise ConfigError(f"the database is newer than this drover: it has {newer}: upgrade drover")
+    if connection.execute(HAS_LATER).fetchone() == (True,):
+        applied += [Migration(*row) for row in connection.execute(SELECT_LATER)]
     for file, old in zip(files, applied, strict=False):
         if old.number != file.number:
             problem = f"the database lacks {file.name} but has {old.name}"
@@ -223,10 +254,25 @@ def _apply_next(connection: psycopg.Connection, files: list[Migration], director
                         connection.execute(f"drop view if exists {view} cascade".encode())
             with _blamed(migration.name):
                 connection.execute((directory / migration.name).read_bytes())
-                connection.execute(INSERT_APPLIED, (migration.number, migration.name, migration.checksum))
+                _note(connection, migration)
         verbs = _unwritten_verbs(connection)
         connection.cursor().executemany(WRITE_VERB, verbs.values())
     return migration.name if migration else "commands" if verbs else None
+
+
+def _note(connection: psycopg.Connection, migration: Migration) -> None:
+    """Note that a migration is applied, and what a version has to know from now on."""
+    insert = INSERT_NEEDED if migration.number <= RUNS_WITH else INSERT_LATER
+    connection.execute(insert, (migration.number, migration.name, migration.checksum))
+    connection.execute(NEED_EARLIER, (RUNS_WITH,))
+
+
+def _unknown_verbs(connection: psycopg.Connection) -> list[str]:
+    """Return the commands that drover.verb lacks, or gives to others; another version may put them in another order."""
+    if not (unwritten := _unwritten_verbs(connection)):
+        return []
+    written = {(name, *rights) for name, _, *rights in connection.execute(SELECT_VERBS)}
+    return [name for name, (_, _, *rights) in unwritten.items() if (name, *rights) not in written]
 
 
 def _unwritten_verbs(connection: psycopg.Connection) -> dict[str, tuple[object, ...]]:

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from scheduler.database import migrate
-from scheduler.errors import BugError, ConfigError, WorldError
+from scheduler.errors import BugError, ConfigError, SchemaOutdatedError, WorldError
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import VERBS
 from tests.dump_schema import dump
@@ -112,6 +112,45 @@ def test_newer_database_is_refused(empty_database: str, two: Path) -> None:
     (two / "0002_add_size.sql").unlink()
     with pytest.raises(ConfigError, match=r"it has 0002_add_size\.sql: upgrade drover"):
         migrate.apply(empty_database, two)
+
+
+LATER = "insert into drover.later_migration (number, name, checksum) values (%s, %s, '')"
+
+
+def test_migration_that_the_version_before_may_lack_is_noted_where_it_does_not_look(
+    empty_database: str, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate, "RUNS_WITH", 1)
+    assert migrate.apply(empty_database, two) == ["0001_create_thing.sql", "0002_add_size.sql"]
+    assert [row[0] for row in _applied(empty_database)] == [1]
+    assert migrate.apply(empty_database, two) == []
+    _write(two, n0003_add_view=THREE)
+    with pytest.raises(SchemaOutdatedError, match=r"date: 0003_add_view\.sql not applied"):
+        migrate.check(empty_database, two)
+    monkeypatch.setattr(migrate, "RUNS_WITH", 2)
+    assert migrate.apply(empty_database, two) == ["0003_add_view.sql"]
+    assert [row[0] for row in _applied(empty_database)] == [1, 2]
+
+
+def test_check_accepts_a_newer_migration_that_this_version_may_lack(database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute(LATER, (9999, "9999_be_newer.sql"))
+    migrate.check(database)  # raises when it does not know the schema
+    assert migrate.apply(database) == []
+
+
+def test_check_waits_for_the_rights_of_a_role_on_a_new_schema(database_with_roles: str) -> None:
+    with psycopg.connect(database_with_roles) as connection:
+        connection.execute("revoke select on drover.later_migration from drover_scheduler")
+    with pytest.raises(SchemaOutdatedError, match="the roles have no rights on it: run drover init --roles"):
+        migrate.check(f"{database_with_roles} user=drover_scheduler")
+
+
+def test_check_accepts_commands_in_the_order_of_another_version(database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("update drover.verb set verb_number = 40 - verb_number")
+    migrate.check(database)  # raises when one is unknown
+    assert migrate.apply(database) == ["commands"]
 
 
 def test_gap_in_the_applied_migrations_is_refused(empty_database: str, two: Path) -> None:

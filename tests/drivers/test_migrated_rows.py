@@ -68,7 +68,7 @@ VIEWS: Final = """
 select table_name || '.' || column_name || ' ' || data_type from information_schema.columns
   join information_schema.views using (table_schema, table_name) where table_schema = 'drover'
 """
-VERSION: Final = "select max(number) from drover.migration"
+VERSION: Final = "select max(number) from (table drover.migration union all table drover.later_migration) m"
 
 
 # ---- the upgrade itself

@@ -24,7 +24,8 @@ from psycopg.conninfo import make_conninfo
 from tests import warm
 from tests.agent_tools import AGENTS
 from tests.faults.launcher import BUCKETS
-from tests.integration.daemon import ARMED_RUN, BASE, ERRORS, PYTHON, Daemon, agent
+from tests.faults.versions import Version
+from tests.integration.daemon import ARMED_RUN, BASE, ERRORS, PYTHON, RUN, Daemon, agent
 from tests.patience import LONG_PATIENCE_S
 
 HERE = Path(__file__).parent
@@ -150,7 +151,7 @@ class Tally:
 class Site:
     """One database and all that works on it."""
 
-    def __init__(self, database: str, folder: Path, tally: Tally) -> None:
+    def __init__(self, database: str, folder: Path, tally: Tally, audit: str = "") -> None:
         self.database, self.folder, self.tally = database, folder, tally
         self.record = folder / "record"
         self.record.touch()
@@ -163,7 +164,7 @@ class Site:
         self._front = psycopg.connect(make_conninfo(database, user="drover_frontend_sql"))
         self._victims: list[int] = []
         self._lost: list[int] = []
-        self._owner.execute(AUDIT.read_bytes())
+        self._owner.execute((audit or AUDIT.read_text()).encode())
 
     def __enter__(self) -> "Site":
         return self
@@ -226,15 +227,19 @@ class Site:
         conninfo: str = "",
         metered: bool = True,
         log: Path | None = None,
+        version: Version | None = None,
     ) -> Daemon:
-        """Start a daemon with these failpoints; it may not serve yet. `config` is added to the suite's own."""
+        """Start a daemon with these failpoints, or one of another version; it may not serve yet.
+
+        `config` is added to the suite's own.
+        """
         name = f"d{len(self.daemons) + 1}"
         temporary = TemporaryDirectory(prefix="drover-faults-")
         folder = Path(temporary.name)
         (folder / "conf.d").mkdir()
         (folder / "drover.toml").write_text(BASE)
         (folder / "conf.d" / "suite.toml").write_text(QUICK)
-        (folder / "conf.d" / "test.toml").write_text(config or self.types(name))
+        (folder / "conf.d" / "test.toml").write_text(config or self.types(name, queues="" if version else QUEUES))
         marked = make_conninfo(conninfo or self.database, user="drover_scheduler", options=f"-c faults.daemon={name}")
         around = os.environ | {"DROVER_DATABASE_URL": marked, **(environment or {})}
         if points:
@@ -242,11 +247,13 @@ class Site:
         if metered:
             self._gaps.append(self.folder / f"gaps.{name}")
             around["FAULTS_GAPS"] = str(self._gaps[-1])
+        program = ARMED_RUN if version is None else RUN
+        around |= version.environment if version else {}
         with (log or folder / ERRORS).open("wb") as errors:
             process = warm.begin(
-                [*prefix, *ARMED_RUN, *options, "-c", str(folder / "drover.toml")],
+                [*prefix, *program, *options, "-c", str(folder / "drover.toml")],
                 stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, stdout=subprocess.DEVNULL,
-                stderr=errors, env=around, cwd=HERE.parents[1],
+                stderr=errors, env=around, cwd=version.folder if version else HERE.parents[1],
             )  # fmt: skip
         if stdin is not None:
             assert process.stdin is not None
@@ -263,7 +270,7 @@ class Site:
         self.until(lambda: self.owner == self.name(daemon), "it does not serve")
         return daemon
 
-    def types(self, name: str, slots: int = 2) -> str:
+    def types(self, name: str, slots: int = 2, queues: str = QUEUES) -> str:
         """Return the agent types of a daemon: each carries its name into the record."""
         command = [*PYTHON, str(AGENT), str(self.record), name]
         tables = []
@@ -271,7 +278,7 @@ class Site:
             words = [*command, "{args}"] if kind == "exec" else command
             tables.append(agent(kind, words, **{"slots": slots, **keys}))
         tables.append(agent("cleanup", [str(CLEANUP), "--root", str(self.folder / "work")]))
-        tables.append(agent("probe", ["sh", "-c", "exit 75"], kind="exec") + CONDITIONS + QUEUES)
+        tables.append(agent("probe", ["sh", "-c", "exit 75"], kind="exec") + CONDITIONS + queues)
         return f"[hosts.local]\nmax = {4 * slots}\n" + "".join(tables)
 
     def name(self, daemon: Daemon) -> str:
