@@ -24,7 +24,7 @@ select drover.may_command()
 -- Jobs
 
 -- fragment: found
--- Keep the jobs that a filter of the list finds; see scheduler/web/filters.py. Commands are listed while they wait.
+-- Keep the jobs that a filter of the list finds; see scheduler/web/job_filter.py. Commands are listed while they wait.
 (:states::drover.job_state[] is null or jq_state = any (:states))
    and (case when :type::text is null then jq_type <> 'command' or jq_endtime is null else jq_type = :type end)
    and (:queue::text is null or jq_queue = :queue) and (:host::text is null or jq_host = :host)

@@ -16,7 +16,7 @@ from psycopg.pq import ExecStatus
 
 from scheduler.cli.config_files import locate, with_logins
 from scheduler.cli.findings import FAIL, OK, WARN, Finding, print_findings, shown_as
-from scheduler.cli.logins import AGENTDB, MSQ, SCHEDULER, try_logins
+from scheduler.cli.login_checks import AGENTDB, MSQ, SCHEDULER, try_logins
 from scheduler.cli.session import (
     Session,
     conninfo_of_daemon,

@@ -19,8 +19,8 @@ from psycopg import pq
 from scheduler.cli.agent_check import Prober, refuse_root
 from scheduler.cli.check import findings_here, findings_in_database, program_finding, report
 from scheduler.cli.findings import FAIL, OK, WARN, Finding
-from scheduler.cli.logins import LOGIN_LIMIT_S, logins, refused
-from scheduler.cli.machine import findings_of_machine
+from scheduler.cli.login_checks import LOGIN_LIMIT_S, logins, refused
+from scheduler.cli.machine_checks import findings_of_machine
 from scheduler.cli.session import Session, conninfo_of_daemon, open_session
 from scheduler.drivers.libpq import writable
 from scheduler.errors import ConfigError

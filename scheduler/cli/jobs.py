@@ -17,7 +17,7 @@ from signal import Signals
 from time import monotonic
 from typing import Any, NamedTuple, NoReturn
 
-from scheduler.cli.filters import chosen
+from scheduler.cli.job_filters import chosen
 from scheduler.cli.output import (
     Table,
     as_json,

@@ -15,7 +15,7 @@ from scheduler.cli.arguments import COUNT, POSITIVE, Declaration, job_number_or_
 from scheduler.cli.arguments import argument as _argument
 from scheduler.cli.arguments import job as _job
 from scheduler.cli.examples import epilog
-from scheduler.cli.parser import Parser
+from scheduler.cli.suggestions import Parser
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import LARGEST_NUMBER, VERBS, Verb
 from scheduler.package_data import compat_names, version
@@ -203,7 +203,7 @@ def _verb_command(verb: Verb) -> Command:
         return Command("pauses.pause", verb.help, (*queues, *UNTIL_IDLE))
     if verb.cli in BY_FILTER:
         jobs = [_job("jobs", "*") if name == "jobs" else declare for name, declare in verb_arguments(verb.usage)]
-        return Command("many.send_commands", verb.help, (*jobs, *MANY, *ANSWER))
+        return Command("bulk_commands.send_commands", verb.help, (*jobs, *MANY, *ANSWER))
     arguments = [declare for _, declare in verb_arguments(verb.usage)]
     return Command("admin.send_commands", verb.help, (*arguments, *ANSWER))
 
@@ -373,11 +373,11 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("-q", "print nothing and exit with that status", dest="quiet"),
         _argument("-w", "wait until the job has ended", dest="wait"),
     )),
-    "hide": Command("visibility.hide", "leave jobs out of drover ls; they run as before", (
+    "hide": Command("hide.hide", "leave jobs out of drover ls; they run as before", (
         _job("jobs", "+"),
         JSON_LINES,
     )),
-    "unhide": Command("visibility.unhide", "list hidden jobs again", (_job("jobs", "+"), JSON_LINES)),
+    "unhide": Command("hide.unhide", "list hidden jobs again", (_job("jobs", "+"), JSON_LINES)),
     "subscribe": Command("events.subscribe", "be told of events of a job, or of all jobs of an owner", (
         _job("job", "?"),
         _argument("--owner ROLE", "all jobs of this role; default, without a job: one's own"),

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from scheduler.daemon.routes import install_routes
+from scheduler.daemon.install_queue_filters import install_routes
 from scheduler.drivers.loop import ConnectionLostError, Steps
 from scheduler.drivers.sql import to_json
 from scheduler.drivers.statement_runner import RefusedError

@@ -12,10 +12,10 @@ from time import process_time
 from typing import Any, Final
 
 from scheduler.daemon.commands import Ask, Commands, Context, DaemonControl, text_of
+from scheduler.daemon.condition_checks import PIECE, check_next
 from scheduler.daemon.connections import Connections
-from scheduler.daemon.deliveries import Deliveries
+from scheduler.daemon.event_deliveries import Deliveries
 from scheduler.daemon.log import log_line
-from scheduler.daemon.recovery import PIECE, check_next
 from scheduler.daemon.schedule_starts import start_due
 from scheduler.daemon.verb_actions import ACTIONS, PAUSE_S, FlushPass
 from scheduler.drivers.loop import ConnectionLostError, Loop, Steps
@@ -28,7 +28,7 @@ from scheduler.model.events import Woken
 from scheduler.model.states import NEVER, LeaseState
 from scheduler.policy.core import Core
 from scheduler.policy.serving import Lease
-from scheduler.policy.start_failures import StartFailure
+from scheduler.policy.unstartable_jobs import StartFailure
 
 LOCKED_S: Final = 1.0  # until a row that is locked is tried again
 STARTS_S: Final = 5.0  # between two looks for jobs that cannot start

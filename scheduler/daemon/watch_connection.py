@@ -14,9 +14,9 @@ import attrs
 
 from scheduler.daemon.commands import DaemonControl, text_of
 from scheduler.daemon.connections import Connections
+from scheduler.daemon.install_queue_filters import install_routes
 from scheduler.daemon.log import log_line
 from scheduler.daemon.periodic_tasks import LOCKED_S, PeriodicTasks
-from scheduler.daemon.routes import install_routes
 from scheduler.daemon.schedule_starts import described
 from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.process_spec import EXEC_DIRECTORY

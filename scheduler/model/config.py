@@ -1,7 +1,7 @@
 """The configuration: every table, key, default and limit, and which values contradict each other.
 
 Each key's own limit is its validator; what two keys say against each other is a row of the tables below. Knows nothing
-of TOML, files or line numbers (config_text reads texts, cli/config finds them).
+of TOML, files or line numbers (config_text reads texts, cli/config_files.py finds them).
 """
 
 import re
@@ -14,7 +14,7 @@ from attrs import field, frozen
 
 from scheduler.errors import ConfigError
 from scheduler.model.host_filters import FILTERS, NAME, NAME_RULE, filter_mistake
-from scheduler.model.priority_ranges import EVERY, Range, ranges_matching
+from scheduler.model.priority_patterns import EVERY, Range, ranges_matching
 from scheduler.model.queue_filters import filter_mistake as mistake_of_queue_filter
 from scheduler.model.queue_filters import parse_filter
 from scheduler.model.rate_limits import EACH_NEEDS_BY, MOST_STARTS, RATE_BY, RATE_BY_RULE, rate_limits
@@ -315,7 +315,7 @@ class Condition:
     until: str = field(default="", validator=_matches(UNTIL, "must be like host NAME, agent TYPE or queue NAME"))
 
     def rules(self, usual_wait: float) -> dict[str, Any]:
-        """Return the rules as policy/recovery.py reads them."""
+        """Return the rules as policy/conditions.py reads them."""
         steps = [STEP.fullmatch(step) for step in self.steps]
         read = [(int(found[1] or 0), float(found[2])) for found in steps if found]
         return {

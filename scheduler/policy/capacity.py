@@ -8,7 +8,7 @@ from scheduler.model.config import AUTO, AgentType, Host
 from scheduler.model.counters import Times
 from scheduler.model.protocol import Item
 from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED
-from scheduler.policy.pace import MeanPace
+from scheduler.policy.prefetch_window import MeanPace
 from scheduler.policy.rates import Rates
 from scheduler.policy.run_queue import RunQueue, RunQueues, Waiting
 

@@ -33,9 +33,9 @@ from scheduler.model.states import (
     TERMINAL,
     check_move,
 )
+from scheduler.policy.conditions import AGENT, OURS
 from scheduler.policy.job import Job, JobQuery, KeyProgress, Verdict
 from scheduler.policy.quotas import BLOCKED_BY
-from scheduler.policy.recovery import AGENT, OURS
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 

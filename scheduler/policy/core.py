@@ -17,13 +17,13 @@ from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
 from scheduler.model.states import CANCELLED, NEVER, RUNNING, ST_FREE
-from scheduler.policy import agent_replies, completion, intake, processes, reload, report, serving, start_failures
+from scheduler.policy import agent_replies, completion, intake, processes, reload, report, serving, unstartable_jobs
 from scheduler.policy import deadlines as d
+from scheduler.policy.conditions import Condition
 from scheduler.policy.dispatch import dispatch
 from scheduler.policy.quotas import CONDITION
-from scheduler.policy.recovery import Condition
-from scheduler.policy.start_failures import StartFailure
 from scheduler.policy.state import State
+from scheduler.policy.unstartable_jobs import StartFailure
 
 
 class Core:
@@ -209,12 +209,12 @@ class Core:
         A name that ends with a colon is the beginning of several.
         """
         quotas = [CONDITION + key for key in self.state.quotas.take_with_room()]
-        return quotas + start_failures.take_cleared(self.state)
+        return quotas + unstartable_jobs.take_cleared(self.state)
 
     @property
     def has_start_policies(self) -> bool:
         """Return whether jobs of some type are not to wait in the queue if they cannot start, or have been blocked."""
-        return start_failures.has_policies(self.state)
+        return unstartable_jobs.has_policies(self.state)
 
     def know_start_conditions(self, names: Iterable[str]) -> None:
         """Learn which conditions of hosts and agent types an earlier daemon left, to let their jobs go in time."""
@@ -222,11 +222,11 @@ class Core:
 
     def start_failures(self, now: float) -> list[StartFailure]:
         """Return which waiting jobs cannot start and are not to wait in the queue. Those in hand go back to it."""
-        return start_failures.start_failures(self.state, now)
+        return unstartable_jobs.start_failures(self.state, now)
 
     def answered(self, seen: Condition) -> Condition:
         """Return a condition with our own answer, if the core has one."""
-        return start_failures.answered(self.state, seen)
+        return unstartable_jobs.answered(self.state, seen)
 
     # ---- time
 

@@ -5,12 +5,13 @@ tries of items whose agent died go to a fresh process, alone, before anything el
 long as it was not sent, or once the process is dead that it was sent to.
 
 An agent gets its next lines before it has asked for them if the `window` of its type is a number, or if it is auto and
-pace.py says that the agent is fast. It works them one after the other and says OK to each in turn, so what it says is
-about the line that it got first. That one is the item in hand; those behind it are `slot.prefetched`. What was sent
-cannot be taken back: a job that is killed while its line is prefetched ends when the agent comes to that, and dies, or
-has died before. What a dead agent had prefetched is not to blame: rows of a query go to others, a one-parameter job
-back to the queue. An agent gets no more than its share of what waits, or others would be idle, and never more bytes
-than a pipe takes, so that an agent that reads only when it is done is not taken for one that does not read.
+prefetch_window.py says that the agent is fast. It works them one after the other and says OK to each in turn, so what
+it says is about the line that it got first. That one is the item in hand; those behind it are `slot.prefetched`. What
+was sent cannot be taken back: a job that is killed while its line is prefetched ends when the agent comes to that, and
+dies, or has died before. What a dead agent had prefetched is not to blame: rows of a query go to others, a
+one-parameter job back to the queue. An agent gets no more than its share of what waits, or others would be idle, and
+never more bytes than a pipe takes, so that an agent that reads only when it is done is not taken for one that does not
+read.
 
 A host is full when its agents have reached its maximum, idle ones included. Then an agent of another type is asked to
 go: the one idle longest, if it has been idle for `min_idle` (F119, F121). A type whose work has waited that long for
@@ -32,7 +33,7 @@ from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import GIVEN_BACK, conclude_if_over
 from scheduler.policy.deadlines import ROOM
 from scheduler.policy.job import Job, Pool, Prefetched, SecondTry, Verdict
-from scheduler.policy.pace import LOOK_S, REST_S, SLOW_S
+from scheduler.policy.prefetch_window import LOOK_S, REST_S, SLOW_S
 from scheduler.policy.run_queue import AnyQueue, RunQueue
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State

@@ -19,7 +19,7 @@ from typing import Any, Final
 from scheduler.model.protocol import Item, Row, as_bytes
 from scheduler.model.queue_requests import PLAIN, Claim, ItemFailure, MarkRow, Rules
 from scheduler.model.states import NEVER, QUERY, RUNNING, QueryEvent, QueryState
-from scheduler.model.trace import PARENT, trace_environment, trace_id
+from scheduler.model.trace_context import PARENT, trace_environment, trace_id
 from scheduler.policy import capacity
 from scheduler.policy.run_queue import Lane
 

@@ -17,14 +17,14 @@ from scheduler.model.counters import DIED, SPAWNED
 from scheduler.model.queue_requests import OutputRow
 from scheduler.policy import agent_replies, completion, serving
 from scheduler.policy.capacity import HostState
+from scheduler.policy.conditions import AGENT
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
 from scheduler.policy.dispatch import recall_prefetched
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.output import Piece
-from scheduler.policy.recovery import AGENT
 from scheduler.policy.slots import Slot
-from scheduler.policy.start_failures import BLOCK
 from scheduler.policy.state import State
+from scheduler.policy.unstartable_jobs import BLOCK
 
 EX_TEMPFAIL: Final = 75  # an exec agent's exit status that means blocked
 

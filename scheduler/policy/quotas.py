@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from scheduler.policy.conditions import QUOTA, Condition, Forget, Release, Step, Wait
 from scheduler.policy.job import Job
-from scheduler.policy.recovery import QUOTA, Condition, Forget, Release, Step, Wait
 
 CONDITION: Final = QUOTA  # begins the name of the condition of jobs over a quota
 BLOCKED_BY: Final = f"blocked: {CONDITION}"  # begins their end text

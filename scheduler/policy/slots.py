@@ -24,7 +24,7 @@ from scheduler.policy.capacity import HostState
 from scheduler.policy.deadlines import SLOTS, Deadlines
 from scheduler.policy.job import Job, Pool, Prefetched
 from scheduler.policy.output import AgentOutput
-from scheduler.policy.pace import Pace
+from scheduler.policy.prefetch_window import Pace
 from scheduler.policy.run_queue import RunQueue
 
 LEAST_GRACE: Final = 1.0  # seconds from one SIGKILL to the next of the same process

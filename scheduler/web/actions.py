@@ -17,11 +17,11 @@ from scheduler.cli.session import Session
 from scheduler.errors import DroverError
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import SEE_RESULT, CommandError, Verb, parse
-from scheduler.web import filters, verbs
+from scheduler.web import job_filter, offered_verbs
+from scheduler.web.auth_sessions import Person
+from scheduler.web.database_sessions import writing
 from scheduler.web.forms import Form, last
-from scheduler.web.logins import writing
 from scheduler.web.pages import Page
-from scheduler.web.people import Person
 from scheduler.web.views import session_of
 
 MOST: Final = 5000  # commands at once
@@ -46,43 +46,43 @@ def act(request: Request, form: Form) -> Response:
 def act_on_all(request: Request, form: Form) -> Response:
     """Insert a command about all jobs that a filter finds, if they are still as many as the page said, or fewer."""
     person: Person = request.state.person
-    verb = _verb(verbs.JOBS, last(form, "verb"))
-    wanted = filters.read(form)
+    verb = _verb(offered_verbs.JOBS, last(form, "verb"))
+    wanted = job_filter.read(form)
     with session_of(request) as session:
         jobs = numbers(session, wanted, verb)
-    if len(jobs) > (filters.number(last(form, "count")) or 0):
+    if len(jobs) > (job_filter.number(last(form, "count")) or 0):
         person.notes.append(
             ("bad", f"{verb.name}: there are more such jobs by now, {len(jobs)}; look, and send it again")
         )
-        return RedirectResponse(f"/jobs/all{filters.link(wanted)}", 303)
+        return RedirectResponse(f"/jobs/all{job_filter.link(wanted)}", 303)
     _give(request, [f"{verb.name} {job}" for job in jobs])
-    return RedirectResponse(f"/jobs{filters.link(wanted)}", 303)
+    return RedirectResponse(f"/jobs{job_filter.link(wanted)}", 303)
 
 
 def confirm(request: Request, session: Session) -> Page:
     """Show how many jobs a filter finds, and what may be done with all of them."""
     if request.state.person is None:
         raise HTTPException(403, "sign in first")
-    wanted = filters.read(filters.of_request(request.query_params))
+    wanted = job_filter.read(job_filter.of_request(request.query_params))
     found = {row["state"]: row["jobs"] for row in session.records("count_jobs", **wanted.parameters())}
     counts = {state: found[state] for state in JOB_STATES if state in found}
     offers = [
-        (verb, min(MOST, sum(counts.get(state, 0) for state in verbs.possible(verb))))
-        for verb in verbs.rights(request.state.login, session)[verbs.JOBS]
+        (verb, min(MOST, sum(counts.get(state, 0) for state in offered_verbs.possible(verb))))
+        for verb in offered_verbs.rights(request.state.login, session)[offered_verbs.JOBS]
     ]
     values = {"filter": wanted, "counts": counts, "offers": [offer for offer in offers if offer[1]], "most": MOST}
-    return Page("all_jobs.html", values, is_live=False)
+    return Page("bulk_action.html", values, is_live=False)
 
 
-def numbers(session: Session, wanted: filters.Filter, verb: Verb) -> list[int]:
+def numbers(session: Session, wanted: job_filter.Filter, verb: Verb) -> list[int]:
     """Return the jobs that a filter finds and that take a verb, the oldest first, as many as are commanded at once."""
-    states = [state for state in verbs.possible(verb) if state in (wanted.states or JOB_STATES)]
+    states = [state for state in offered_verbs.possible(verb) if state in (wanted.states or JOB_STATES)]
     parameters = wanted.parameters() | {"states": states}
     return [job for (job,) in session.rows("numbers_of_jobs", **parameters, limit=MOST)]
 
 
 def _verb(what: str, name: str) -> Verb:
-    for verb in verbs.OFFERED.get(what, ()):
+    for verb in offered_verbs.OFFERED.get(what, ()):
         if verb.name == name:
             return verb
     raise HTTPException(400, "there is no such command here")

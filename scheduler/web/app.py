@@ -14,10 +14,10 @@ from starlette.staticfiles import StaticFiles
 
 from scheduler.errors import DroverError
 from scheduler.web import actions, forms, pages
-from scheduler.web.changes import Changes
+from scheduler.web.auth_sessions import People
+from scheduler.web.database_sessions import Login
 from scheduler.web.guard import Guard
-from scheduler.web.logins import Login
-from scheduler.web.people import People
+from scheduler.web.live_updates import Changes
 from scheduler.web.templating import STATIC, environment
 from scheduler.web.views import SignInNeededError, ask_to_sign_in, changes, drawn, failed, refused
 

@@ -13,8 +13,8 @@ from scheduler.cli.session import NOTHING, Session
 from scheduler.cli.show import describe
 from scheduler.model.states import IN_HAND, JOB_STATES, TERMINAL
 from scheduler.model.verbs import LARGEST_PK
-from scheduler.web import filters
-from scheduler.web.graph import draw
+from scheduler.web import job_filter
+from scheduler.web.dependency_graph import draw
 
 ROWS: Final = 50
 LOG_ROWS: Final = 200
@@ -106,9 +106,9 @@ def plots(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def jobs(request: Request, session: Session) -> Page:
     """Show a page of the list of jobs, the newest first."""
-    query = filters.of_request(request.query_params)
-    wanted = filters.read(query)
-    before = filters.number(request.query_params.get("before", ""))
+    query = job_filter.of_request(request.query_params)
+    wanted = job_filter.read(query)
+    before = job_filter.number(request.query_params.get("before", ""))
     rows = session.records("page_of_jobs", **wanted.parameters(), before=before, limit=ROWS + 1)
     known = request.state.login.cached("known", 10.0, lambda: session.records("known_values")[0])
     values = {
@@ -117,7 +117,7 @@ def jobs(request: Request, session: Session) -> Page:
         "rows": rows[:ROWS],
         "older": rows[ROWS - 1]["job"] if len(rows) > ROWS else None,
         "known": known,
-        "since": filters.SINCE,
+        "since": job_filter.SINCE,
         "all_states": JOB_STATES,
         "restrictions": session.restrictions("jobqueue"),
     }
@@ -156,11 +156,11 @@ def log(request: Request, session: Session) -> Page:
     """Show a page of the log, the newest first."""
     query = request.query_params
     wanted = {
-        "text": query.get("text", "").strip().replace("\0", "")[: filters.LONGEST] or None,
+        "text": query.get("text", "").strip().replace("\0", "")[: job_filter.LONGEST] or None,
         "kind": query.get("kind", "").replace("\0", "") or None,
-        "job": filters.number(query.get("job", "")),
+        "job": job_filter.number(query.get("job", "")),
     }
-    before = filters.number(query.get("before", ""))
+    before = job_filter.number(query.get("before", ""))
     rows = session.records("page_of_log", **wanted, before=before, limit=LOG_ROWS + 1)
     older = rows[LOG_ROWS - 1]["pk"] if len(rows) > LOG_ROWS else None
     return Page(

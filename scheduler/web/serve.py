@@ -15,8 +15,8 @@ from scheduler.cli.session import people_database
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 from scheduler.web.app import make_app
-from scheduler.web.changes import Changes
 from scheduler.web.guard import LOOPBACK
+from scheduler.web.live_updates import Changes
 
 GRACE_S = 2  # for requests in hand, after Ctrl-C
 

@@ -12,11 +12,11 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 
 from scheduler.cli.session import Session
 from scheduler.errors import ConfigError, WorldError
-from scheduler.web import filters
-from scheduler.web.changes import Changes
-from scheduler.web.logins import shows_states_only
+from scheduler.web import job_filter
+from scheduler.web.database_sessions import shows_states_only
+from scheduler.web.live_updates import Changes
+from scheduler.web.offered_verbs import NEEDS_CARE, possible, rights
 from scheduler.web.pages import Draw, Page
-from scheduler.web.verbs import NEEDS_CARE, possible, rights
 
 COOKIE: Final = "drover"
 LOG: Final = logging.getLogger("uvicorn.error")
@@ -70,7 +70,7 @@ def render(request: Request, page: Page, status: int = 200) -> Response:
 
 async def changes(request: Request) -> Response:
     """Tell a browser of changes, for as long as it shows a page; of one job only if it may see it."""
-    job = filters.number(request.query_params.get("job", ""))
+    job = job_filter.number(request.query_params.get("job", ""))
 
     def has_seen() -> bool:
         with session_of(request) as session:

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from scheduler.model.config import AgentType, Config, Host, Scheduler
-from scheduler.policy.recovery import Policy
+from scheduler.policy.conditions import Policy
 
 HOSTS: Final = ("alpha", "beta", "gamma")
 LONGER: Final = {"": "", "^[a-m]": "^(a1|n$)", "[nz]": "^(n1|z$)"}  # patterns of more than one character

@@ -38,8 +38,7 @@ from scheduler.model.states import (
     SKIPPED,
     TERMINAL,
 )
-from scheduler.policy.job import IN_PROGRESS, TRIED_ALONE
-from scheduler.policy.recovery import (
+from scheduler.policy.conditions import (
     AGENT,
     HOST,
     Ask,
@@ -52,7 +51,8 @@ from scheduler.policy.recovery import (
     Wait,
     wait_before,
 )
-from scheduler.policy.start_failures import StartFailure
+from scheduler.policy.job import IN_PROGRESS, TRIED_ALONE
+from scheduler.policy.unstartable_jobs import StartFailure
 from tests.sim.broken import Broken
 
 STAFF: Final = ("anna", "bert")  # members of the role of that name

@@ -15,9 +15,9 @@ from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
 from scheduler.model.host_filters import FILTERS
 from scheduler.model.states import DIE, ST_SPAWNED, LeaseState
+from scheduler.policy.conditions import Condition, decide
 from scheduler.policy.core import Core
 from scheduler.policy.quotas import CONDITION
-from scheduler.policy.recovery import Condition, decide
 from scheduler.policy.serving import Lease, LeaseStatement, Owner
 from tests.sim import invariants
 from tests.sim.agents import Process, read_item

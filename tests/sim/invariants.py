@@ -34,7 +34,7 @@ from scheduler.model.states import (
 from scheduler.policy.capacity import UNLIMITED, HostState
 from scheduler.policy.deadlines import SLOTS
 from scheduler.policy.job import TRIED_ALONE, Job
-from scheduler.policy.pace import LOOK_S, SLOW_S
+from scheduler.policy.prefetch_window import LOOK_S, SLOW_S
 from scheduler.policy.quotas import Quota
 from scheduler.policy.slots import Slot, timeouts_of
 from scheduler.policy.state import State

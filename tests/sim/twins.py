@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from scheduler.daemon.recovery import read_condition, statement_of
+from scheduler.daemon.condition_checks import read_condition, statement_of
 from scheduler.drivers import queue
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import QueueConnection
@@ -31,7 +31,7 @@ from scheduler.model.queue_requests import (
     Settle,
 )
 from scheduler.model.states import CANCELLED, FAILED, RUNNING
-from scheduler.policy.recovery import Condition, Fail, Policy, Release, Step, decide
+from scheduler.policy.conditions import Condition, Fail, Policy, Release, Step, decide
 from tests.connection_tools import QUERIES, ask, opened, rows_of, run
 from tests.loop_tools import turn_until
 from tests.queue_tools import quiet

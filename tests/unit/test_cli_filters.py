@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler.cli.filters import in_words
+from scheduler.cli.job_filters import in_words
 from scheduler.cli.options import parse
 from scheduler.cli.progress import Progress, line, span
 

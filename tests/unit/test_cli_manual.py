@@ -12,7 +12,7 @@ from tests.needs import need
 MANUAL = Path(__file__).resolve().parents[2] / "man/drover.1"
 EVERYWHERE = {"-h", "--help", "-c", "-d"}
 ANSWER = {"--json", "--wait"}  # told once, for all commands that the scheduler carries out
-CARRIED_OUT = {"admin.send_commands", "admin.list_or_change", "many.send_commands"}
+CARRIED_OUT = {"admin.send_commands", "admin.list_or_change", "bulk_commands.send_commands"}
 IN_DROVER_8 = "run"
 TOLD_HERE = [name for name in COMMANDS if name != IN_DROVER_8]
 

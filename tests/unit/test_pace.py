@@ -7,7 +7,7 @@ import pytest
 from scheduler.model import events as e
 from scheduler.model.config import MOST_LINES, AgentType, Host
 from scheduler.policy.core import Core
-from scheduler.policy.pace import AHEAD_S, FAST_S, FEW, MOST_CROWD, REST_S, SLOW_S, MeanPace, Pace
+from scheduler.policy.prefetch_window import AHEAD_S, FAST_S, FEW, MOST_CROWD, REST_S, SLOW_S, MeanPace, Pace
 from scheduler.policy.slots import Slot
 from tests.core_tools import claim, make_core, sent, turn
 from tests.unit.test_window import at_work, query

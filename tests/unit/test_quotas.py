@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from scheduler.model import events as e
+from scheduler.policy.conditions import Condition, Forget, Policy, Release, Wait
 from scheduler.policy.core import Core
 from scheduler.policy.quotas import CONDITION, Quotas
-from scheduler.policy.recovery import Condition, Forget, Policy, Release, Wait
 from tests.core_tools import TABLES, claim, make_core, ready, turn
 
 ANNA = {"submitter": "anna", "roles": ("anna", "staff")}

@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.model.config import Condition as Configured
-from scheduler.policy.recovery import (
+from scheduler.policy.conditions import (
     Answer,
     Ask,
     Condition,

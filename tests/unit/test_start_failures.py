@@ -7,8 +7,8 @@ import pytest
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
+from scheduler.policy.conditions import Answer, Condition, Policy, Release, Wait, decide
 from scheduler.policy.core import Core
-from scheduler.policy.recovery import Answer, Condition, Policy, Release, Wait, decide
 from tests.core_tools import make_core
 
 FAR = Host(transport="ssh", address="far")

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.model import events as e
 from scheduler.model.config import AgentType
-from scheduler.model.trace import trace_environment, trace_id
+from scheduler.model.trace_context import trace_environment, trace_id
 from tests.core_tools import claim, make_core, ready, sent, settle, turn
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
 import scheduler.web.actions as actions
-import scheduler.web.verbs as verbs
+import scheduler.web.offered_verbs as verbs
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import VERBS, parse
 from scheduler.web.app import make_app

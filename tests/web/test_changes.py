@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.web.changes import EVERY, Listener, jobs_in
+from scheduler.web.live_updates import EVERY, Listener, jobs_in
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.web.graph import HEIGHT, WIDTH, draw
+from scheduler.web.dependency_graph import HEIGHT, WIDTH, draw
 
 
 def row(job: int, *parents: int) -> dict[str, Any]:

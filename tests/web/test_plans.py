@@ -9,8 +9,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from scheduler.cli.session import Session
-from scheduler.web.filters import Filter
-from scheduler.web.logins import Login
+from scheduler.web.database_sessions import Login
+from scheduler.web.job_filter import Filter
 from scheduler.web.pages import ROWS
 
 JOBS = 100_000

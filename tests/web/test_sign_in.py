@@ -5,10 +5,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
-import scheduler.web.people as people_module
+import scheduler.web.auth_sessions as people_module
 from scheduler.errors import ConfigError
 from scheduler.web.app import make_app
-from scheduler.web.people import IDLE_S, People
+from scheduler.web.auth_sessions import IDLE_S, People
 from tests.web.conftest import KEY, ORIGIN
 
 

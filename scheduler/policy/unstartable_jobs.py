@@ -12,8 +12,8 @@ from typing import Final
 from scheduler.model.states import ST_READY, ST_RUNNING
 from scheduler.policy import completion
 from scheduler.policy.capacity import HostState
+from scheduler.policy.conditions import AGENT, HOST, Answer, Condition
 from scheduler.policy.job import Job, Pool
-from scheduler.policy.recovery import AGENT, HOST, Answer, Condition
 from scheduler.policy.state import State
 
 BLOCK: Final = "block"

@@ -10,7 +10,7 @@ from typing import Final
 from scheduler.cli.session import Session
 from scheduler.model.states import BLOCKED, FAILED, HELD, IN_HAND, JOB_STATES, SKIPPED, TERMINAL, states_before
 from scheduler.model.verbs import HOST, JOB, TYPE, VERBS, Verb
-from scheduler.web.logins import Login
+from scheduler.web.database_sessions import Login
 
 JOBS, QUEUES, HOSTS, TYPES, SCHEDULES, CONDITIONS = "job", "queue", "host", "agent", "schedule", "condition"
 RIGHTS_AGE_S: Final = 30.0

@@ -13,8 +13,7 @@ from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Steps
 from scheduler.model.events import Woken
 from scheduler.model.queue_requests import Cells
-from scheduler.policy.quotas import CONDITION
-from scheduler.policy.recovery import (
+from scheduler.policy.conditions import (
     GRACE_S,
     Answer,
     Ask,
@@ -27,6 +26,7 @@ from scheduler.policy.recovery import (
     decide,
     read_policy,
 )
+from scheduler.policy.quotas import CONDITION
 
 PIECE: Final = 2000  # jobs that one statement moves
 AGAIN_S: Final = 1.0  # until jobs are looked at again that are locked

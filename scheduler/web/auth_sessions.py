@@ -17,7 +17,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from scheduler.errors import ConfigError, DroverError
-from scheduler.web.logins import Login, asks_for_password
+from scheduler.web.database_sessions import Login, asks_for_password
 
 IDLE_S: Final = 8 * 3600.0
 MOST: Final = 1000  # people who have signed in

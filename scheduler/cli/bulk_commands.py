@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from scheduler.cli import admin
-from scheduler.cli.filters import chosen, in_words
+from scheduler.cli.job_filters import chosen, in_words
 from scheduler.cli.jobs import COMMAND_TYPE, brief
 from scheduler.cli.options import filters_are_given
 from scheduler.cli.output import as_json, failed, print_records, print_table, printable, warn
