@@ -11,7 +11,7 @@ COMPILED := build/compiled
 # what the Debian package runs on: the Python of Debian
 DEB_PYTHON ?= /usr/bin/python3
 
-.PHONY: demo test test-all check bench counts faults sim dist deb compiled test-compiled format schema clean
+.PHONY: demo test test-all check bench counts faults sim soak dist deb compiled test-compiled format schema clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -64,6 +64,11 @@ dist: $(VENV)/.dev
 # the package for the Debian of this machine, into dist/; root is not needed
 deb: dist
 	etc/debian/build $(BIN)/pip $(DEB_PYTHON) build/dist/*.whl dist
+
+# an hour of real faults, and 10 million simulated steps beside it, then a table of what was tried and lost: for a nightly
+# run. Options in SOAK, as `make soak SOAK='--minutes 5 --steps 100000 --seed 7'`
+soak: $(VENV)/.dev
+	nice $(BIN)/python -m tests.soak $(SOAK)
 
 # the optional wheel, into dist/, with the modules compiled that pyproject.toml lists; it takes a C compiler and minutes
 compiled: $(COMPILED)/.wheel

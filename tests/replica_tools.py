@@ -75,4 +75,4 @@ def _back_up(source: str, data: Path) -> None:
 def socket_of(conninfo: str) -> Path:
     """Return the path of a server's socket."""
     parts = conninfo_to_dict(conninfo)
-    return Path(str(parts["host"])) / f".s.PGSQL.{parts['port']}"
+    return Path(str(parts["host"])) / f".s.PGSQL.{parts.get('port', 5432)}"

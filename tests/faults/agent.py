@@ -1,7 +1,8 @@
 """The agent of the fault suite: `agent.py RECORD DAEMON [TEXT]` writes each beginning of work into RECORD, appended.
 
-A line of RECORD is `kind token daemon pid job attempt`, with `-` for what a line agent cannot know. With TEXT it is a
-command that works on this one. The first word of a text is the token; the others say what to do:
+A line of RECORD is `kind token daemon pid job attempt`, with `-` for what a line agent cannot know. RECORD.ended gets
+the same line when the work is done and was not refused. With TEXT it is a command that works on this one. The first
+word of a text is the token; the others say what to do:
 
     nap:SECONDS   work for so long     log    say a LOG line     note   ask a registered statement     sql   free SQL
     event         post an event
@@ -33,15 +34,19 @@ def main() -> None:
 def work(line: str, kind: str, job: str, attempt: str) -> None:
     found = TOKEN.search(line)
     token, *acts = [found[1]] if found else line.split()
-    note("item" if found else kind, token, job, attempt)
+    line = f"{'item' if found else kind} {token} {DAEMON} {os.getpid()} {job} {attempt}\n"
+    note(RECORD, line)
+    is_refused = False
     for act in acts:
         verb, _, rest = act.partition(":")
-        ACTS.get(verb, nothing)(token, rest)
+        is_refused |= bool(ACTS.get(verb, nothing)(token, rest))
+    if not is_refused:
+        note(f"{RECORD}.ended", line)
 
 
-def note(kind: str, token: str, job: str, attempt: str) -> None:
-    file = os.open(RECORD, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.write(file, f"{kind} {token} {DAEMON} {os.getpid()} {job} {attempt}\n".encode())
+def note(path: str, line: str) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(file, line.encode())
     os.close(file)
 
 
@@ -53,14 +58,21 @@ def ask(line: str) -> None:
     sys.exit(1)
 
 
-def fail(token: str, _rest: str) -> None:
-    if is_first(token):
+def fail(token: str, _rest: str) -> bool:
+    if is_now := is_first(token):
         reply("FAIL the first time")
+    return is_now
 
 
-def blocked(token: str, name: str) -> None:
-    if is_first(token):
+def blocked(token: str, name: str) -> bool:
+    if is_now := is_first(token):
         reply(f"BLOCKED {name}")
+    return is_now
+
+
+def stuck(_token: str, name: str) -> bool:
+    reply(f"BLOCKED {name}")
+    return True
 
 
 def again(token: str, rest: str) -> None:
@@ -90,7 +102,7 @@ ACTS = {
     "out": lambda token, _rest: reply(token * 100),
     "fail": fail,
     "blocked": blocked,
-    "stuck": lambda _token, name: reply(f"BLOCKED {name}"),
+    "stuck": stuck,
     "again": again,
 }
 

@@ -1,8 +1,12 @@
-"""A relay before Postgres that swallows an answer: the server has done what it was asked, and nobody hears of it."""
+"""A relay before Postgres that swallows an answer: the server has done what it was asked, and nobody hears of it.
+
+It also cuts all connections, holds up what they carry, and leads new ones to another server.
+"""
 
 import select
 import socket
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +18,9 @@ class Proxy:
     """Listens on a port of this machine; `swallow` names what the client says whose answer is lost."""
 
     def __init__(self, target: Path) -> None:
-        self._target = str(target)
+        self.target = target  # of new connections
+        self._clients: set[socket.socket] = set()
+        self._thaw = 0.0
         self._wanted: bytes | None = None
         self._lock = threading.Lock()
         self.swallowed = 0
@@ -34,6 +40,17 @@ class Proxy:
         with self._lock:
             self._wanted = words
 
+    def cut(self) -> None:
+        """Lose all connections."""
+        with self._lock:
+            for client in self._clients:
+                with suppress(OSError):  # closed by now
+                    client.shutdown(socket.SHUT_RDWR)
+
+    def freeze(self, seconds: float) -> None:
+        """Pass nothing on for so long."""
+        self._thaw = time.monotonic() + seconds
+
     def _accept(self) -> None:
         with suppress(OSError):  # closed
             while True:
@@ -42,21 +59,31 @@ class Proxy:
 
     def _relay(self, client: socket.socket) -> None:
         with client, socket.socket(socket.AF_UNIX) as server, suppress(OSError):
-            server.connect(self._target)
-            is_deaf = False
-            while True:
-                for ready in select.select([client, server], [], [])[0]:
-                    data = ready.recv(CHUNK)
-                    if not data:
-                        return
-                    if ready is client:
-                        is_deaf = is_deaf or self._is_wanted(data)
-                        server.sendall(data)
-                    elif not is_deaf:
-                        client.sendall(data)
-                    elif READY in data:
-                        self.swallowed += 1
-                        return
+            server.connect(str(self.target))
+            with self._lock:
+                self._clients.add(client)
+            try:
+                self._pass_on(client, server)
+            finally:
+                with self._lock:
+                    self._clients.remove(client)
+
+    def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
+        is_deaf = False
+        while True:
+            for ready in select.select([client, server], [], [])[0]:
+                data = ready.recv(CHUNK)
+                if not data:
+                    return
+                time.sleep(max(0.0, self._thaw - time.monotonic()))
+                if ready is client:
+                    is_deaf = is_deaf or self._is_wanted(data)
+                    server.sendall(data)
+                elif not is_deaf:
+                    client.sendall(data)
+                elif READY in data:
+                    self.swallowed += 1
+                    return
 
     def _is_wanted(self, data: bytes) -> bool:
         with self._lock:

@@ -22,14 +22,18 @@ OPTIONS = "-c listen_addresses='' -c fsync=off -c shared_buffers=16MB -c max_wal
 class Server:
     """A cluster in a folder, and its server while that runs."""
 
-    def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, prefix: Sequence[str] = (), primary: str = "") -> None:
+        """Make the cluster: an empty one, or a copy that streams from a primary when it is started."""
         self.folder, self.data = folder, folder / "data"
         self._prefix = (*(AS_POSTGRES if os.geteuid() == 0 else ()), *prefix)
         self._binaries = embedded.find_binaries()
         if os.geteuid() == 0:
             shutil.chown(folder, "postgres")
-        self._run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C",
-                  "--no-instructions", "--wal-segsize=1", "-N")  # fmt: skip
+        if primary:
+            self._run("pg_basebackup", "-D", self.data, "-d", primary, "-R", "-X", "stream", "-c", "fast", "--no-sync")
+        else:
+            self._run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C",
+                      "--no-instructions", "--wal-segsize=1", "-N")  # fmt: skip
         self.conninfo = make_conninfo(host=str(folder), user="postgres", dbname="postgres")
 
     def start(self) -> None:

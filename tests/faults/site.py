@@ -155,6 +155,8 @@ class Site:
         self.database, self.folder, self.tally = database, folder, tally
         self.record = folder / "record"
         self.record.touch()
+        self.ended = folder / "record.ended"
+        self.ended.touch()
         (folder / "work").mkdir()
         self.lasting: dict[str, Any] = LASTING  # columns of each job
         self.daemons: list[Daemon] = []
@@ -238,8 +240,10 @@ class Site:
         folder = Path(temporary.name)
         (folder / "conf.d").mkdir()
         (folder / "drover.toml").write_text(BASE)
-        (folder / "conf.d" / "suite.toml").write_text(QUICK)
-        (folder / "conf.d" / "test.toml").write_text(config or self.types(name, queues="" if version else QUEUES))
+        (folder / "conf.d" / "suite.toml").write_text(QUICK + (version.settings if version else ""))
+        (folder / "conf.d" / "test.toml").write_text(
+            config or self.types(name, queues=QUEUES if version is None or version.knows_queues else "")
+        )
         marked = make_conninfo(conninfo or self.database, user="drover_scheduler", options=f"-c faults.daemon={name}")
         around = os.environ | {"DROVER_DATABASE_URL": marked, **(environment or {})}
         if points:
@@ -313,16 +317,21 @@ class Site:
             self._rows("a", jq_key="n")
             self._rows("b")
 
+    def add_query(self, rows: int) -> None:
+        """Queue an SQL job with a key."""
+        with self._front.transaction():
+            self._rows("k", rows, jq_key="n")
+
     def order(self) -> None:
         """Return commands of every kind: about schedulers, tables, jobs that wait and one that is worked on."""
         self.rows("delete from drover.quota")
         self.add_old()
         self._tokens += 1
         self.rows(SCHEDULE, f"s{self._tokens}")
-        self._command(f"schedule-enable s{self._tokens}")
-        self._command(f"schedule-run s{self._tokens}")
+        self.command(f"schedule-enable s{self._tokens}")
+        self.command(f"schedule-run s{self._tokens}")
         for words in ("reset", "host-enable local", "agent-enable line", "flush 5", "unblock nothing", *QUEUE_COMMANDS):
-            self._command(words)
+            self.command(words)
         with self._front.transaction():
             freed, iced, suspected = (self._queue("line", jq_state="held") for _ in range(3))
             by_hand = self._queue("line", jq_mode="manual")
@@ -338,8 +347,8 @@ class Site:
             "ice {iced}",
             "retry {failed}",
         ):
-            self._command(each.format(held=held, freed=freed, iced=iced, failed=failed))
-        self._command(f"run {by_hand}")
+            self.command(each.format(held=held, freed=freed, iced=iced, failed=failed))
+        self.command(f"run {by_hand}")
 
     def add_old(self) -> None:
         """Let there be a job that was over long ago."""
@@ -362,12 +371,12 @@ class Site:
         for (pk,) in self.rows(
             "select jq_pk from drover.jobqueue where jq_pk = any (%s) and jq_endtime is null", self._lost
         ):
-            self._command(f"cancel {pk}")
+            self.command(f"cancel {pk}")
         self._lost.clear()
 
     def step_down(self) -> None:
         """Order whoever serves to let another serve, if there is one."""
-        self._command("step-down")
+        self.command("step-down")
 
     @contextmanager
     def locks(self) -> Iterator[Callable[[], None]]:
@@ -384,10 +393,11 @@ class Site:
         """Cancel the jobs that would never end, those that are worked on by now."""
         found = self.rows(WORKED_ON, self._victims) if self._victims else []
         for (pk,) in found:
-            self._command(f"cancel {pk}")
+            self.command(f"cancel {pk}")
             self._victims.remove(pk)
 
-    def _command(self, words: str) -> None:
+    def command(self, words: str) -> None:
+        """Order this."""
         self.rows("insert into drover.jobqueue (jq_type, jq_args) values ('command', %s)", words)
 
     def queue(self, count: int, kind: str = "line", acts: str = "", **columns: Any) -> None:
@@ -408,9 +418,9 @@ class Site:
         path.touch()
         return str(path)
 
-    def _rows(self, mark: str, **columns: Any) -> None:
+    def _rows(self, mark: str, rows: int = 3, **columns: Any) -> None:
         self._tokens += 1
-        query = f"select n, '{mark}{self._tokens}.' || n as token from generate_series(1, 3) n"
+        query = f"select n, '{mark}{self._tokens}.' || n as token from generate_series(1, {rows}) n"
         self._insert({"jq_type": "line", "jq_args": query, "jq_msq": True, **self.lasting, **columns})
 
     def _insert(self, row: dict[str, Any]) -> int:
