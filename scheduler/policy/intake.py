@@ -41,6 +41,7 @@ from scheduler.policy.completion import (
 from scheduler.policy.deadlines import PROGRESS, RECORD
 from scheduler.policy.dispatch import enqueue
 from scheduler.policy.job import IN_PROGRESS, TRIED_ALONE, Job, JobQuery, Pool, Verdict
+from scheduler.policy.rates import short_value
 from scheduler.policy.serving import give_back_unbegun, go_on, lapsed, missing_for
 from scheduler.policy.state import MissingConnection, State
 
@@ -261,7 +262,7 @@ def _is_over_rate(state: State, job: Job, now: float) -> bool:
     rates = state.rated.get(job.queue)
     if rates is None or not rates.limit.each or job.rules.unread:
         return False
-    limit, value = rates.limit, job.attribute(rates.limit.by)
+    limit, value = rates.limit, short_value(job.attribute(rates.limit.by))
     if (at := rates.admit(job.pk, value, now)) is None:
         return False
     why = f"rate limit of queue {job.queue}: {limit.each} starts in {limit.interval:g} s with {limit.by} {value!r}"

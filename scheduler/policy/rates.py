@@ -6,14 +6,15 @@ A job whose value is at its limit goes back to the queue until the instant promi
 beside the starts there were and those promised to others. A promise keeps no room; who comes first starts.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final
 
 from scheduler.model.states import NEVER
 
 MARGIN_S: Final = 0.01  # after an instant that the clock of the database decides
+LONGEST: Final = 64  # characters of a value that is kept as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +27,29 @@ class RateLimit:
     interval: float = 60.0
 
 
+def short_value(value: str) -> str:
+    """Return a value of an attribute as it is counted and written down; a long one by its beginning and its hash.
+
+    Front-ends give the values: drover.queue_start has an index of them, and each is in memory for an interval.
+    """
+    if len(value) <= LONGEST:
+        return value
+    return f"{value[:24]}...{sha256(value.encode('utf-8', 'backslashreplace')).hexdigest()[:32]}"
+
+
 class Window:
     """The starts of the last interval, and what is about to start."""
 
     __slots__ = ("promised", "starts", "unstarted")
 
     def __init__(self, starts: Sequence[float] = ()) -> None:
-        self.starts = deque(starts)
-        self.promised: deque[float] = deque()
+        self.starts = list(starts)
+        self.promised: list[float] = []
         self.unstarted = 0
 
     def took_over(self, ages: Iterable[float], now: float) -> None:
         """Count starts of before, by their ages in seconds."""
-        self.starts = deque(sorted([*self.starts, *(now - age for age in ages)]))
+        self.starts = sorted([*self.starts, *(now - age for age in ages)])
 
     def admitted(self) -> None:
         """Count one that is about to start."""
@@ -73,22 +84,28 @@ class Window:
         self.promised.append(at)
         return at
 
+    def is_over(self, interval: float, now: float) -> bool:
+        """Say whether nothing of it counts any more."""
+        self._expire(interval, now)
+        return not (self.starts or self.unstarted or self.promised)
+
     def _expire(self, interval: float, now: float) -> None:
-        while self.starts and self.starts[0] + interval <= now:
-            self.starts.popleft()
-        while self.promised and self.promised[0] <= now:
-            self.promised.popleft()
+        if self.starts and self.starts[0] + interval <= now:
+            self.starts = [at for at in self.starts if at + interval > now]
+        if self.promised and self.promised[0] <= now:
+            self.promised = [at for at in self.promised if at > now]
 
 
 class Rates:
     """The rate limits of a queue, and what counts for them."""
 
-    __slots__ = ("_begun", "_each", "_values", "_whole", "has_changes", "is_known", "limit")
+    __slots__ = ("_begun", "_changed", "_each", "_values", "_whole", "has_changes", "is_known", "limit")
 
     def __init__(self, limit: RateLimit) -> None:
         self.limit = limit
         self._whole = Window()
-        self._each: dict[str, Window] = {}
+        self._each: dict[str, Window] = {}  # by value, that of the last start at the end
+        self._changed: set[str] = set()  # values with starts that are not written down
         self._values: dict[int, str] = {}  # of jobs in hand that count for one
         self._begun: set[int] = set()  # jobs in hand that have started
         self.is_known = False  # what former owners of the group started
@@ -98,6 +115,7 @@ class Rates:
         """Go by another limit; starts for the values of another attribute are forgotten."""
         if limit.by != self.limit.by:
             self._each.clear()
+            self._changed.clear()
             self._values.clear()
         self.limit = limit
 
@@ -112,6 +130,7 @@ class Rates:
         """Forget all starts: another daemon serves the group."""
         self._whole, self.is_known, self.has_changes = Window(), False, False
         self._each.clear()
+        self._changed.clear()
         self._values.clear()
         self._begun.clear()
 
@@ -145,9 +164,12 @@ class Rates:
         self.has_changes = True
         self._begun.add(pk)
         self._whole.began(now)
-        if (window := self._window(pk)) is not None:
+        value = self._values.get(pk)
+        if value is not None and value in self._each:
+            window = self._each[value] = self._each.pop(value)
             window.left()
             window.began(now)
+            self._changed.add(value)
 
     def put_back(self, pk: int) -> None:
         """Note that a job that was given to an agent waits for another: it starts once more."""
@@ -168,17 +190,36 @@ class Rates:
     def show_again(self) -> None:
         """Note that what was shown last is not written down."""
         self.has_changes = True
+        self._changed.update(self._each)
 
     def shown(self, now: float) -> Iterator[dict[str, Any]]:
-        """Yield what is to be written down: the ages of starts, in all and by value, and when there is room again."""
+        """Yield what changed and is to be written down: the ages of starts, in all and by value, and when there is
+        room again. Values without starts are forgotten.
+        """
         self.has_changes = False
+        yield self._row("", self._whole, self.limit.rate, now)
+        for value in self._pop_over(now):
+            yield {"value": f"={value}", "ages": [], "next": None}
+        for value in self._changed & self._each.keys():
+            yield self._row(f"={value}", self._each[value], self.limit.each, now)
+        self._changed.clear()
+
+    def _row(self, value: str, window: Window, most: int, now: float) -> dict[str, Any]:
         interval = self.limit.interval
-        for value, window in [("", self._whole), *((f"={name}", each) for name, each in self._each.items())]:
-            room = window.room(self.limit.each if value else self.limit.rate, interval, now)
-            ages = [round(now - at, 3) for at in window.starts]
-            yield {"value": value, "ages": ages, "next": None if room or not ages else interval - ages[0]}
-        for name in [name for name, each in self._each.items() if not (each.starts or each.unstarted or each.promised)]:
-            del self._each[name]
+        room = window.room(most, interval, now)
+        ages = [round(now - at, 3) for at in window.starts]
+        return {"value": value, "ages": ages, "next": None if room or not ages else interval - ages[0]}
+
+    def _pop_over(self, now: float) -> list[str]:
+        """Forget the values of which nothing counts any more, as far as they are the first; return them."""
+        over: list[str] = []
+        for value, window in self._each.items():
+            if not window.is_over(self.limit.interval, now):
+                break
+            over.append(value)
+        for value in over:
+            del self._each[value]
+        return over
 
     def _window(self, pk: int) -> Window | None:
         value = self._values.get(pk)

@@ -1,6 +1,8 @@
 """Rate limits of queues under the real daemon: how many jobs start, what `why` says, and that a restart keeps count."""
 
+import json
 import time
+from hashlib import sha256
 from signal import SIGKILL, SIGTERM
 
 import pytest
@@ -89,6 +91,17 @@ def test_each_value_of_an_attribute_has_a_rate_of_its_own_t57(
     daemon.until(lambda: "rate limit of queue q: 1 starts in 1000 s with" in daemon.why(late))
     assert daemon.why(late).startswith("waits until 20")
     assert states(daemon, late) == ["queued"]
+
+
+def test_a_value_of_any_length_has_a_rate_and_starts_are_written_down_t57(launch: Launch) -> None:
+    daemon = launch(limited(rate_each=1, rate_by="data.kind"))
+    words = "".join(sha256(bytes([n])).hexdigest() for n in range(200))  # no index takes that
+    full = {"jq_variables": json.dumps({"kind": words})}
+    daemon.wait_all([queue(daemon, **full)])
+    late = queue(daemon, **full)
+    daemon.until(lambda: daemon.value("select count(*) from drover.queue_start where start_value <> ''") == 1)
+    daemon.until(lambda: f"1 starts in 1000 s with data.kind '{words[:24]}..." in daemon.why(late))
+    assert "refuses" not in daemon.stderr()
 
 
 def test_a_job_over_the_rate_of_its_submitter_starts_when_its_time_has_come(launch: Launch) -> None:

@@ -10,7 +10,7 @@ from scheduler.model.queue_requests import Claim, ClaimRequest, EndAndClaim, Rul
 from scheduler.model.states import NEVER
 from scheduler.policy.core import Core
 from scheduler.policy.deadlines import RATES
-from scheduler.policy.rates import RateLimit, Rates
+from scheduler.policy.rates import RateLimit, Rates, short_value
 from tests.core_tools import make_core
 
 LIMIT = RateLimit(rate=2, interval=10.0)
@@ -92,6 +92,45 @@ def test_what_was_started_is_written_down_and_read_again() -> None:
     later.took_over({row["value"]: row["ages"] for row in rows}, 4.0)
     assert room(later, 4.0) == 1
     assert not rates.has_changes
+
+
+def start(rates: Rates, pk: int, value: str, now: float) -> None:
+    rates.admit(pk, value, now)
+    rates.began(pk, now)
+    rates.ended(pk)
+
+
+def values(rates: Rates, now: float) -> list[str]:
+    return sorted(row["value"] for row in rates.shown(now))
+
+
+def test_values_that_did_not_start_meanwhile_are_not_written_again_t57() -> None:
+    rates = Rates(RateLimit(each=5, by="data.x", interval=100.0))
+    for pk in range(3):
+        start(rates, pk, "abc"[pk], 0.0)
+    first = values(rates, 1.0)
+    start(rates, 9, "b", 2.0)
+    assert (first, values(rates, 3.0)) == (["", "=a", "=b", "=c"], ["", "=b"])
+    rates.show_again()
+    assert values(rates, 4.0) == ["", "=a", "=b", "=c"]
+
+
+def test_values_whose_starts_are_over_are_removed_and_forgotten_t57() -> None:
+    rates = Rates(RateLimit(each=5, by="data.x", interval=10.0))
+    for pk, at in enumerate((0.0, 1.0, 8.0)):
+        start(rates, pk, "abc"[pk], at)
+    values(rates, 9.0)
+    start(rates, 9, "d", 12.0)
+    rows = list(rates.shown(12.0))
+    assert [row["value"] for row in rows if not row["ages"]] == ["=a", "=b"]
+    assert values(rates, 12.0) == [""]
+
+
+def test_a_long_value_is_counted_by_its_beginning_and_its_hash_t57() -> None:
+    long = "x" * 100_000
+    assert short_value("x" * 64) == "x" * 64
+    assert len(short_value(long)) <= 64
+    assert len({short_value(long), short_value(long + "y"), short_value("\ud800" * 65)}) == 3
 
 
 @given(
