@@ -420,7 +420,7 @@ def test_a_job_without_tries_left_is_a_dead_letter_t102(desk: Desk, database: st
     assert fetch(database, "select dead_reason from drover.dead_letter") == [("attempts exhausted",)]
 
 
-def test_a_job_that_nobody_takes_is_an_alternate_once_and_stays_t38_t101(watch: Any, database: str) -> None:
+def test_a_job_that_nobody_takes_is_an_alternate_once_and_stays_t38_t101_t32(watch: Any, database: str) -> None:
     many(database, 2)
     fetch(database, "insert into drover.jobqueue (jq_type, jq_queue) values ('a', 'nowhere')")
     fetch(database, "update drover.jobqueue set jq_queued = now() - interval '1 hour' where jq_pk <> 2")

@@ -366,7 +366,7 @@ def test_a_refused_statement_says_why_and_changes_no_row_r22_r26_r31_r37_r89_j25
 
 
 @pytest.mark.parametrize("state", ENDS)
-def test_an_ended_job_is_resubmitted_as_a_new_job_t26(ui: Connection, owner: Connection, state: str) -> None:
+def test_an_ended_job_is_resubmitted_as_a_new_job_t26_t21(ui: Connection, owner: Connection, state: str) -> None:
     pk, _ = _setup(ui, "a.1", jq_priority="c", jq_retries=2, jq_timeout="3 s", userid="5", jq_urgent=True)
     owner.execute("update drover.jobqueue set jq_state = 'queued' where jq_pk = %s", (pk,))
     _move(owner, pk, state)

@@ -94,7 +94,7 @@ def test_front_end_cannot_forge_a_state_j25(login: Login, state: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["frontend", "frontend_sql", "scheduler"])
-def test_command_of_a_role_that_is_no_operator_is_refused_j96(login: Login, role: str) -> None:
+def test_command_of_a_role_that_is_no_operator_is_refused_j96_c53(login: Login, role: str) -> None:
     with pytest.raises(InsufficientPrivilege, match="only drover_operator may insert commands"):
         login(f"drover_{role}").execute("insert into drover.jobqueue (jq_type, jq_args) values ('command', 'shutdown')")
 

@@ -148,7 +148,7 @@ def test_a_tenant_copies_into_the_queue_t113(admin: Connection, tenants: list[Co
 
 
 @pytest.mark.parametrize("view", OURS)
-def test_a_shared_job_can_be_read_until_it_is_shared_no_more_t28(
+def test_a_shared_job_can_be_read_until_it_is_shared_no_more_t28_t21(
     admin: Connection, tenants: list[Connection], view: str
 ) -> None:
     ours, theirs = tenants

@@ -17,8 +17,8 @@ TALLIES: Final[dict[str, Tally]] = {}
 # Faults that other tests bring about with real daemons, real processes and a real Postgres.
 ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     "kill -9 agents: six spawns, then a pause": (
-        f"{I}test_agent_life.py::test_an_agent_that_dies_at_once_is_failed_after_six_spawns_f70_f72",
-        f"{I}test_agent_life.py::test_the_throttle_scales_and_lets_a_slot_try_again_f71_f73",
+        f"{I}test_agent_life.py::test_an_agent_that_dies_at_once_is_failed_after_six_spawns_f70_f72_t15",
+        f"{I}test_agent_life.py::test_the_throttle_scales_and_lets_a_slot_try_again_f71_f73_t15",
     ),
     "SIGSTOP agent: hang-up is ignored, SIGKILL works": (
         f"{D}test_processes.py::test_a_stopped_process_gets_sigkill_f113",

@@ -191,7 +191,7 @@ def test_no_child_nor_grandchild_survives_an_abort_f115(launch: Launch, meeting:
 # ---- deaths
 
 
-def test_an_agent_that_dies_at_once_is_failed_after_six_spawns_f70_f72(launch: Launch, tmp_path: Path) -> None:
+def test_an_agent_that_dies_at_once_is_failed_after_six_spawns_f70_f72_t15(launch: Launch, tmp_path: Path) -> None:
     daemon = launch(LOCAL + dying(tmp_path / "births"))
     daemon.insert(jq_type="dying", jq_args=":")
     (slot,) = slots(daemon, "ST_FAIL")
@@ -205,7 +205,7 @@ def test_the_throttle_has_its_documented_defaults_f71_f118_f119() -> None:
     assert (defaults.max_idle, defaults.min_idle, defaults.kill_grace, defaults.start_limit) == (900, 20, 20, 60)
 
 
-def test_the_throttle_scales_and_lets_a_slot_try_again_f71_f73(launch: Launch, tmp_path: Path) -> None:
+def test_the_throttle_scales_and_lets_a_slot_try_again_f71_f73_t15(launch: Launch, tmp_path: Path) -> None:
     births = tmp_path / "births"
     daemon = launch(settings(respawn_interval=3, respawn_count=2) + LOCAL + dying(births))
     daemon.insert(jq_type="dying", jq_args=":")

@@ -128,7 +128,9 @@ def test_killing_and_deleting_a_running_job_frees_its_slot_f138(
     assert daemon.execute("select from drover.jobqueue where jq_pk = %s", pk) == []
 
 
-def test_cancel_ends_a_job_in_any_state_before_its_end_t25(launch: Launch, text: str, record: Path, gate: Path) -> None:
+def test_cancel_ends_a_job_in_any_state_before_its_end_t25_t21(
+    launch: Launch, text: str, record: Path, gate: Path
+) -> None:
     types = agent("one", rec(record)) + agent("busy", ["sh", "-c", "exit 75"], kind="exec")
     daemon = launch("[scheduler]\nblocked_delay = 3600\n" + text + types)
     gated = {"jq_type": "one", "jq_args": f"gate:{gate}"}
@@ -336,7 +338,7 @@ def test_jobs_that_were_cancelled_while_no_daemon_ran_never_start_t66(launch: La
     assert lines(record) == ["wanted"]
 
 
-def test_jobs_paused_held_or_iced_while_no_daemon_ran_do_not_start(launch: Launch, text: str, record: Path) -> None:
+def test_jobs_paused_held_or_iced_while_no_daemon_ran_do_not_start_t36(launch: Launch, text: str, record: Path) -> None:
     config = PATIENT + "[queues.one]\n" + text
     first = launch(config)
     first.stop()
@@ -352,7 +354,7 @@ def test_jobs_paused_held_or_iced_while_no_daemon_ran_do_not_start(launch: Launc
 # ---- hosts and types
 
 
-def test_a_host_is_drained_and_enabled_again(launch: Launch, text: str, record: Path) -> None:
+def test_a_host_is_drained_and_enabled_again_t50(launch: Launch, text: str, record: Path) -> None:
     daemon = launch(text)
     assert told(daemon, "host-disable alpha") == "host alpha: disabled, max -1, urgent 1"
     pk = daemon.insert(jq_type="a", jq_args="x")
@@ -409,7 +411,7 @@ def test_status_answers_with_counts_j70(launch: Launch, text: str, gate: Path) -
 # ---- nothing holds a command back
 
 
-def test_commands_are_carried_out_with_every_slot_busy_and_the_queue_full_f139(
+def test_commands_are_carried_out_with_every_slot_busy_and_the_queue_full_f139_t14(
     launch: Launch, text: str, gate: Path
 ) -> None:
     daemon = launch(text)
@@ -446,7 +448,7 @@ def one_of(verb: str, job: int) -> str:
     return " ".join([verb, *words]).format(job=job, queue="new" if verb in ("add-queue", "remove-queue") else "one")
 
 
-def test_a_command_of_each_verb_ends_with_an_answer_j88(launch: Launch, text: str) -> None:
+def test_a_command_of_each_verb_ends_with_an_answer_j88_t36(launch: Launch, text: str) -> None:
     daemon = launch("[queues.one]\n" + text)
     second = launch("[queues.one]\n" + text, wait=False)
     second.until(lambda: "standing by" in second.stderr())

@@ -133,7 +133,9 @@ def test_life_of_a_job_is_told_in_order_signed_and_with_its_end_t64_t93_t98_t100
     assert daemon.value("select count(*) from drover.jobqueue where jq_type = 'notify'") == 0
 
 
-def test_a_crash_of_the_daemon_loses_no_event_and_keeps_their_order_t93_t98(launch: Launch, receiver: Receiver) -> None:
+def test_a_crash_of_the_daemon_loses_no_event_and_keeps_their_order_t93_t98_t40(
+    launch: Launch, receiver: Receiver
+) -> None:
     daemon = launch(LOCAL)
     subscribe(daemon, receiver.url, kind="user")
     jobs = [held(daemon) for _ in range(3)]
@@ -263,7 +265,7 @@ def test_what_has_no_room_or_no_time_left_is_a_dead_letter_t102_t103(launch: Lau
         assert sorted(row["dead_reason"] for row in daemon.execute(LETTERS)) == ["expired", "expired", "overflow"]
 
 
-def test_a_dead_letter_goes_to_the_log_and_to_two_receivers_at_once_c52(launch: Launch, receiver: Receiver) -> None:
+def test_a_dead_letter_goes_to_the_log_and_to_two_receivers_at_once_c52_t32(launch: Launch, receiver: Receiver) -> None:
     with closing(Receiver()) as second:
         daemon = launch(LOCAL)
         subscription = "select drover.subscribe(kind => 'dead', is_site => true, targets => %s)"

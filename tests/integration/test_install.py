@@ -70,12 +70,12 @@ def test_bundled_agents_are_on_the_path_of_the_environment_r12(prefix: Path) -> 
     assert found == {path.name for path in (ROOT / "agents").glob("*/drover-agent-*")}
 
 
-def test_the_package_imports_without_a_warning_f141(prefix: Path, tmp_path: Path) -> None:
+def test_the_package_imports_without_a_warning_f141_t107(prefix: Path, tmp_path: Path) -> None:
     done = _run(prefix, tmp_path, "python", "-c", "import scheduler.daemon.wiring, scheduler.cli.main")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_installed_agents_work_from_their_one_place_f142(prefix: Path, tmp_path: Path) -> None:
+def test_installed_agents_work_from_their_one_place_f142_t107(prefix: Path, tmp_path: Path) -> None:
     need("postgres")
     done = _run(prefix, tmp_path, "drover", "demo", "--limit", "20")
     assert done.returncode == 0, done.stderr

@@ -256,7 +256,7 @@ class OldFrontEnd:
 
 
 @pytest.mark.slow
-def test_original_front_end_runs_an_upload_resets_skips_fails_and_deletes_it_f1_f4_f14(
+def test_original_front_end_runs_an_upload_resets_skips_fails_and_deletes_it_f1_f4_f14_t22(
     files: Daemon, ask: Ask, record: Path
 ) -> None:
     owner = {"DROVER_DATABASE_URL": files.database}

@@ -68,7 +68,7 @@ def conditions(daemon: Daemon) -> list[Row]:
 # ---- blocked
 
 
-def test_jobs_of_one_condition_are_one_list_t12_t76_t78_t82(launch: Launch, licensed: Callable[..., str]) -> None:
+def test_jobs_of_one_condition_are_one_list_t12_t76_t78_t82_t32(launch: Launch, licensed: Callable[..., str]) -> None:
     daemon = launch(HOST + licensed() + policy("tape", LONG))
     pks = blocked(daemon, "tape is away", "tape is away", "disk is full", "tape is away")
     disk, tape = conditions(daemon)

@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,9 @@ from tests.ssh.sshd import Server
 QUICK = "[scheduler]\nrescan = 0.3\nrespawn_count = 1\nrespawn_interval = 3600\n"
 AWAY = 'condition = "host:beta"\n'
 SLOW = AWAY + "wait = 3600\n"
+BY_STATE = """
+select jq_state::text, count(*)::integer as n from drover.jobs where jq_pk = any (%s) group by 1 order by 1
+"""
 
 
 def types(record: Path, **keys: object) -> str:
@@ -164,6 +169,54 @@ def test_blocked_jobs_of_a_host_return_with_it_after_the_daemon_was_killed_c24_c
         beta.begin()
     second.wait_all(pks)
     assert second.value("select sum(jq_attempt) from drover.jobqueue where jq_type = 'block'") == 3
+
+
+class Timeline:
+    """The numbers of jobs by state; a line where there are jobs of other states, or more or fewer blocked ones."""
+
+    def __init__(self, daemon: Daemon, pks: list[int]) -> None:
+        self._daemon, self._pks, self._began = daemon, pks, time.monotonic()
+        self._shown: object = None
+
+    def now(self) -> dict[str, int]:
+        """Return the numbers, and print them if they are to be seen."""
+        found = {row["jq_state"]: row["n"] for row in self._daemon.execute(BY_STATE, self._pks)}
+        if (look := (set(found), found.get("blocked"))) != self._shown:
+            self.note("  ".join(f"{name} {n:3}" for name, n in found.items()))
+            self._shown = look
+        return found
+
+    def note(self, what: str) -> None:
+        """Print what happens."""
+        print(f"{time.monotonic() - self._began:6.2f} s  {what}")
+
+
+def test_a_hundred_jobs_wait_out_a_dead_host_in_one_list_and_each_runs_once_t12_t85(
+    launch: Launch, beta: Server, record: Path
+) -> None:
+    probe = agent("probe", ["bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{beta.port} || exit 75"], kind="exec")
+    kinds = agent("block", rec(record), on_start_failure="block", slots=2, hosts=["beta"])
+    asks = policy("away", AWAY + 'wait = 0.5\ntester = "probe"')
+    daemon = launch(QUICK + ALPHA + table("beta", beta) + kinds + probe + asks)
+    pks = daemon.insert_all([{"jq_type": "block", "jq_args": f"nap:0.05;{n}", "jq_host": "beta"} for n in range(100)])
+    seen = Timeline(daemon, pks)
+    daemon.until(lambda: seen.now().get("done", 0) >= 10)
+    seen.note("-- the host dies")
+    beta.kill()
+    daemon.until(lambda: set(seen.now()) == {"done", "blocked"})
+    (condition,) = conditions(daemon)
+    assert condition["jobs"] == seen.now()["blocked"]
+    daemon.until(lambda: seen.now() and conditions(daemon)[0]["tries"] >= 2)
+    asked = daemon.value("select count(*) from drover.jobqueue where jq_type = 'probe'")
+    assert asked <= conditions(daemon)[0]["tries"] + 1
+    seen.note("-- the host is back")
+    beta.begin()
+    daemon.until(lambda: seen.now() == {"done": 100})
+    worked = Counter(line for line in lines(record))
+    interrupted = daemon.value("select count(*) from drover.jobqueue where jq_interruptions > 0")
+    assert len(worked) == 100
+    assert sum(worked.values()) <= 100 + interrupted
+    daemon.until(lambda: conditions(daemon) == [])
 
 
 def test_blocked_jobs_obey_commands_c26_t62_t89(launch: Launch, beta: Server, record: Path) -> None:
