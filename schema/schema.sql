@@ -556,6 +556,18 @@ begin
   over := array_remove(over, null);
 end $$;
 
+CREATE FUNCTION drover.enter(name text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  perform from gate where gate_name = name for update;
+  if not found then
+    insert into gate values (name) on conflict do nothing;
+    perform from gate where gate_name = name for update;
+  end if;
+end $$;
+
 CREATE TABLE drover.jobqueue (
     jq_pk bigint NOT NULL,
     jq_job_fk bigint,
@@ -689,7 +701,7 @@ CREATE FUNCTION drover.expect_subscriptions() RETURNS trigger
     AS $$
 begin
   if not drover.has_subscriptions() then
-    perform pg_advisory_xact_lock(hashtextextended('drover.has_subscriptions', 0));  -- two cannot replace it at once
+    perform drover.enter('has_subscriptions');  -- two cannot replace it at once
     perform drover.set_has_subscriptions(true);
   end if;
   return null;
@@ -701,10 +713,11 @@ CREATE FUNCTION drover.expect_tenants() RETURNS trigger
     SET lock_timeout TO '1500ms'
     AS $$
 declare
-  is_wanted boolean := exists (select from tenant);
+  is_wanted boolean;
   is_on     boolean;
 begin
-  perform pg_advisory_xact_lock(hashtextextended('drover.expect_tenants', 0));
+  perform drover.enter('expect_tenants');
+  is_wanted := exists (select from tenant);  -- as it is when the one before has ended
   select tgenabled <> 'D' into is_on from pg_catalog.pg_trigger
    where tgrelid = 'drover.jobqueue'::regclass and tgname = 'jobqueue_tenant';
   if is_wanted and not is_on then
@@ -721,10 +734,11 @@ CREATE FUNCTION drover.expect_variables() RETURNS trigger
     SET lock_timeout TO '1500ms'
     AS $$
 declare
-  is_wanted boolean := exists (select from variable);
+  is_wanted boolean;
   is_on     boolean;
 begin
-  perform pg_advisory_xact_lock(hashtextextended('drover.expect_variables', 0));
+  perform drover.enter('expect_variables');
+  is_wanted := exists (select from variable);  -- as it is when the one before has ended
   select tgenabled <> 'D' into is_on from pg_catalog.pg_trigger
    where tgrelid = 'drover.jobqueue'::regclass and tgname = 'jobqueue_give_variables';
   if is_wanted and not is_on then
@@ -1034,7 +1048,7 @@ declare
   body text;
   one  record;
 begin
-  perform pg_advisory_xact_lock(hashtextextended('drover.install_routes', 0));
+  perform drover.enter('install_routes');
   body := drover.routes();
   execute format('create or replace function drover.route(job drover.jobqueue, above drover.job, home text) '
                  'returns text language sql stable as %L', coalesce(body, 'select null::text'));
@@ -1418,7 +1432,7 @@ begin
        and coalesce(jq_unique_key not like 'drover.tester.%', true)
      order by queue_name
   loop
-    perform pg_advisory_xact_lock(hashtextextended('drover.limit_queues ' || one.name, 0));
+    perform drover.enter('queue ' || one.name);
     waiting := drover.waiting_in(one.name, one.most + 1);
     if waiting > one.most then
       raise exception 'queue % is full: at most % jobs may wait in it', one.name, one.most
@@ -2065,7 +2079,7 @@ begin
   queued := 0;
   if not exists (select from subscription) and not exists (select from delivery where del_state = 'sent') then
     return;
-  elsif not pg_try_advisory_xact_lock(hashtextextended('drover.queue_deliveries', 0)) then
+  elsif not drover.try_to_enter('queue_deliveries') then
     seconds := 1;
     return;
   end if;
@@ -2871,6 +2885,16 @@ CREATE FUNCTION drover.texts(variables jsonb) RETURNS json
               then (select json_object_agg(key, value) from jsonb_each_text(variables)) end
 $$;
 
+CREATE FUNCTION drover.try_to_enter(name text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  insert into gate select name where not exists (select from gate where gate_name = name) on conflict do nothing;
+  perform from gate where gate_name = name for update skip locked;
+  return found;
+end $$;
+
 CREATE FUNCTION drover.unmet(was integer, more integer, writer xid) RETURNS integer
     LANGUAGE sql
     AS $$
@@ -3451,6 +3475,10 @@ CREATE VIEW drover.fair AS
    FROM (drover.agent
      JOIN drover.queue ON ((queue.queue_group = agent.agent_group)))
   WHERE agent.agent_fair;
+
+CREATE TABLE drover.gate (
+    gate_name text NOT NULL
+);
 
 CREATE TABLE drover.jobdepends (
     jdep_jq_fk bigint NOT NULL,
@@ -4655,6 +4683,9 @@ ALTER TABLE ONLY drover.delivery
 
 ALTER TABLE ONLY drover.event
     ADD CONSTRAINT event_pkey PRIMARY KEY (ev_pk);
+
+ALTER TABLE ONLY drover.gate
+    ADD CONSTRAINT gate_pkey PRIMARY KEY (gate_name);
 
 ALTER TABLE ONLY drover.hidden
     ADD CONSTRAINT hidden_pkey PRIMARY KEY (hidden_jq_fk);

@@ -90,8 +90,10 @@ class Window:
         return not (self.starts or self.unstarted or self.promised)
 
     def _expire(self, interval: float, now: float) -> None:
-        if self.starts and self.starts[0] + interval <= now:
-            self.starts = [at for at in self.starts if at + interval > now]
+        over = 0
+        while over < len(self.starts) and self.starts[over] + interval <= now:
+            over += 1
+        del self.starts[:over]
         if self.promised and self.promised[0] <= now:
             self.promised = [at for at in self.promised if at > now]
 

@@ -1,6 +1,8 @@
 """Tenants: what their members see, share, command and use, and that a stranger has no part in it."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import pytest
@@ -8,11 +10,13 @@ from psycopg.errors import (
     CheckViolation,
     ForeignKeyViolation,
     InsufficientPrivilege,
+    ReadOnlySqlTransaction,
     UndefinedObject,
     UniqueViolation,
 )  # fmt: skip
 
 from tests.drivers.test_routing import add as add_filter
+from tests.patience import PATIENCE_S
 from tests.role_tools import FRONTEND, PLAIN, Login, add_edge, insertable
 from tests.schema_tools import Connection, fetch_all, fetch_one
 
@@ -61,6 +65,14 @@ def fill(admin: Connection, job: int) -> None:
         "values (%s, 1, 1, 'out', 'd')",
         (job,),
     )
+
+
+def wait_for_lock(connection: Connection) -> None:
+    """Wait until a session of the database waits for a lock."""
+    query = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    deadline = time.monotonic() + PATIENCE_S
+    while not fetch_one(connection, query):
+        assert time.monotonic() < deadline, "no session waits for a lock"
 
 
 def count(connection: Connection, view: str) -> int:
@@ -366,6 +378,35 @@ def test_without_tenants_inserts_ask_for_none_t113(admin: Connection, staff: str
     was = fetch_one(admin, query)
     admin.execute("delete from drover.tenant")
     assert (was, fetch_one(admin, query)) == ("O", "D")
+
+
+def test_a_tenant_that_comes_as_the_last_one_goes_keeps_its_separation_t113(
+    admin: Connection, login: Login, tenants: list[Connection], staff: str
+) -> None:
+    query = "select tgenabled::text from pg_trigger where tgname = 'jobqueue_tenant'"
+    with login("") as other, ThreadPoolExecutor(1) as pool:
+        with admin.transaction():
+            admin.execute("insert into drover.tenant values (%s)", (tenants[0].info.user,))
+            gone = pool.submit(other.execute, b"delete from drover.tenant where tenant_name = %s", (staff,))
+            wait_for_lock(login(""))
+        gone.result()
+    assert fetch_one(admin, query) == "O"
+
+
+def test_no_function_takes_an_advisory_lock_that_any_login_may_keep_t113(admin: Connection) -> None:
+    query = "select proname from pg_proc where pronamespace = 'drover'::regnamespace and prosrc ~ 'advisory'"
+    assert fetch_all(admin, query) == []
+
+
+@pytest.mark.parametrize("role", ["frontend", "frontend_sql", "tenant", "readonly", "operator", "scheduler"])
+def test_no_role_holds_a_gate_that_others_wait_for_t113(login: Login, role: str) -> None:
+    for statement in (
+        "select from drover.gate for update",
+        "select drover.enter('queue q')",
+        "table drover.gate for share",
+    ):
+        with pytest.raises((InsufficientPrivilege, ReadOnlySqlTransaction)):
+            login(f"drover_{role}").execute(statement.encode())
 
 
 # ---- names
