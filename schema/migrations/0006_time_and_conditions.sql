@@ -52,7 +52,7 @@ create table drover.recovery_policy (
   policy_name      text not null,
   policy_condition text not null,             -- '*': any
   policy_types     text[] not null,           -- agent types; none: all
-  policy_rules     jsonb not null,            -- see scheduler/policy/conditions.py
+  policy_rules     jsonb not null,            -- see scheduler/policy/recovery.py
   primary key (policy_group, policy_name)
 );
 

@@ -7,7 +7,6 @@ ours while its daemon serves. What agents were given is in the record of the sit
 import os
 import sys
 from collections.abc import Iterator
-from hashlib import sha256
 from pathlib import Path
 from signal import SIGTERM
 
@@ -16,7 +15,6 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from scheduler.database import migrate
-from scheduler.package_data import schema_dir
 from tests import warm
 from tests.faults.site import AUDIT, ENDED, Site, Tally
 from tests.faults.versions import Version
@@ -112,18 +110,6 @@ def settled(site: Site) -> list[object]:
 
 
 # ---- the schema
-
-
-def test_the_kept_wheel_knows_the_migrations_that_no_version_may_lack_t34(version: Version) -> None:
-    packed = version.folder / "scheduler/_data/schema/migrations"
-    names = [path.name for path in sorted(packed.glob("*.sql"))]
-    ours = schema_dir() / "migrations"
-    assert len(names) == migrate.RUNS_WITH
-    assert all(_digest(packed / name) == _digest(ours / name) for name in names)
-
-
-def _digest(path: Path) -> str:
-    return sha256(path.read_bytes()).hexdigest()
 
 
 def test_a_new_daemon_waits_for_its_schema_and_then_serves_without_a_restart_f143(former: Site) -> None:
