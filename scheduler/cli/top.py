@@ -5,6 +5,7 @@ Drawn anew when something is announced, and every two seconds. Keys give the sam
 """
 
 import os
+import re
 import select
 import sys
 import termios
@@ -36,6 +37,7 @@ ENDED: Final = ("done", "failed", "cancelled", "ignored", "skipped")
 ENTER, LEAVE, HOME = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H"  # the second screen, without a cursor
 END_LINE, END_SCREEN = "\x1b[K\r\n", "\x1b[K\x1b[J"
 WANTED: Final = {"p": "queue", "K": "job", "w": "job"}  # what a key is for
+KEY: Final = re.compile(r"\x1b[\[O].|.", re.DOTALL)  # one of those that were read together, as when one is held down
 STEPS: Final = {"j": 1, "k": -1, "\x1b[B": 1, "\x1b[A": -1, "\x1bOB": 1, "\x1bOA": -1}
 
 
@@ -75,6 +77,7 @@ class _Top:
         from scheduler.cli.top_screen import Choice  # only now: it needs rich
 
         self._session, self._group, self._choice = session, group, Choice()
+        self._keys: list[str] = []  # typed, and not handled yet
         self._before: tuple[float, int, int] | None = None  # when, and how many jobs and items had ended
 
     def run(self) -> None:
@@ -120,10 +123,13 @@ class _Top:
 
     def _key(self, looked_at: float) -> str:
         """Return the next key; nothing once it is time to look again, or something is announced, but not at once."""
+        if self._keys:
+            return self._keys.pop(0)
         keyboard, connection = sys.stdin.fileno(), self._session.connection
         for watched, until in (([keyboard], LEAST_S), ([keyboard, connection.fileno()], LOOK_S)):
             if keyboard in _ready(watched, max(looked_at + until - monotonic(), 0.0)):
-                return os.read(keyboard, 64).decode(errors="replace")
+                first, *self._keys = KEY.findall(os.read(keyboard, 64).decode(errors="replace")) or ["q"]
+                return first
         for _ in connection.notifies(timeout=0):
             pass
         return ""

@@ -30,9 +30,8 @@ def test_top_pauses_tells_why_and_kills_by_keys(
         top.type("p")
         top.until("running: default", mark)
         mark = len(top.raw)
-        top.type("\x1b[B")
+        top.type("\x1b[Bw")  # together, as keys come that are held down
         top.until(f"> {job:>9} puppet", mark)
-        top.type("w")
         top.until(f"job {job}: running on host local", mark)
         top.type("K")
         top.until(f"kill job {job}? y, or any other key", mark)

@@ -1,5 +1,6 @@
 """The screen of drover top: what it holds, and that it never is larger than the terminal."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -58,6 +59,20 @@ def test_screen_is_never_larger_than_the_terminal(slots: int, queues: int, jobs:
     assert all(line.cell_len <= columns for line in drawn)
 
 
+def test_lines_that_one_part_does_not_need_are_given_to_the_others() -> None:
+    shown = text(view(slots=1, queues=1, jobs=50), lines=40)
+    assert len(shown.splitlines()) == 40
+    assert "Jobs in hand or blocked (and 26 more)" in shown
+
+
+def test_slots_that_failed_or_work_stand_above_idle_ones() -> None:
+    slots = [{"host": "h", "agent": f"{state[3:].lower()}-type", "state": state} for state in
+             ("ST_FREE", "ST_READY", "ST_RUNNING", "ST_FAIL")]  # fmt: skip
+    shown = text(replace(view(), slots=slots))
+    places = [shown.index(name) for name in ("fail-type", "running-type", "ready-type", "free-type")]
+    assert places == sorted(places)
+
+
 def test_hostile_text_and_markup_are_shown_as_they_are() -> None:
     shown = text(view(args="[red]x[/red]\x1b[2J\n"))
     assert r"[red]x[/red]\x1b[2J\n" in shown
@@ -74,9 +89,14 @@ def test_keys_move_over_queues_and_jobs(steps: list[int], chosen: tuple[str, Any
     assert choice.at == chosen
 
 
-def test_a_choice_that_is_gone_becomes_the_first() -> None:
-    choice = Choice(("job", 99))
-    choice.move(view().choices(), 1)
+def test_a_choice_that_is_gone_becomes_what_is_in_its_place() -> None:
+    choice = Choice()
+    for step in (0, 1, 1):
+        choice.move(view().choices(), step)
+    ended = replace(view(), jobs=view().jobs[1:])
+    choice.move(ended.choices(), 0)
+    assert choice.at == ("job", 2)
+    choice.move(view(queues=1, jobs=0).choices(), 0)
     assert choice.at == ("queue", "q0")
     choice.move([], 1)
     assert choice.at is None
