@@ -20,6 +20,10 @@ select name, case when has_table_privilege('drover.' || name, 'select') then 'al
                ('item_failure', null, 'my_item_failure'), ('jobdepends', null, 'my_jobdepends'))
          as t(name, masked, own)
 
+-- name: role
+-- Return whose rights this session has: those of the login, or of the role that it became.
+select current_user::text
+
 -- name: jobqueue.all
 select * from drover.jobs
 

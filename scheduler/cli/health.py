@@ -146,7 +146,7 @@ def group_warnings(session: Session, group: str) -> Iterator[Row]:
     """Yield what keeps the work of a group waiting; nothing for a role that may not see it."""
     for kind, statement, next_step in OF_GROUP:
         for who, age, what in session.rows(statement, group=group):
-            yield kind, who, age, what, next_step
+            yield kind, who, age, what, next_step.replace("TYPE", who.removeprefix("type "))
     for row in session.records("unserved_types"):
         if row["group"] == group:
             what = f"no scheduler serves it, it is {row['reason']}; jobs that wait: {row['jobs']}"

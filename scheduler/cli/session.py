@@ -143,7 +143,7 @@ class Session:
     def restrictions(self, *tables: str) -> list[str]:
         """Return what the role may not see of these tables, in sentences."""
         sentences = (RESTRICTIONS.get((table, self.access[table])) for table in tables)
-        return [f"role {self.connection.info.user} {sentence}" for sentence in sentences if sentence]
+        return [f"role {self.value('role')} {sentence}" for sentence in sentences if sentence]
 
     @cached_property
     def access(self) -> dict[str, str]:

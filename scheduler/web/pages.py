@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from scheduler.cli.health import group_warnings, headline
+from scheduler.cli.health import group_warnings, headline, level_of, sentence
 from scheduler.cli.session import NOTHING, Session
 from scheduler.cli.show import describe
 from scheduler.model.states import IN_HAND, JOB_STATES, TERMINAL
@@ -50,7 +50,7 @@ def overview(request: Request, session: Session) -> Page:
         values = {
             "headline": headline(facts),
             "is_active": facts["active"],
-            "warnings": list(group_warnings(session, group)),
+            "warnings": [(level_of(row), *sentence(row)) for row in group_warnings(session, group)],
             "restrictions": session.restrictions("jobqueue", "scheduler_status"),
             "states": states_of(counts),
             "types": types_of(counts),

@@ -63,6 +63,7 @@ def test_health_is_2_if_work_stands(drover: Drover, active: psycopg.Connection) 
         ["critical", "agents failed"],
         ["warning", "unserved"],
     ]
+    assert "try it at once: drover agent enable noop" in done.out
     told = json.loads(drover("health", "--json").out)
     assert (done.status, told["health"], [each["level"] for each in told["reasons"]]) == (
         2, "critical", ["critical", "warning"],

@@ -127,6 +127,24 @@ def test_a_filter_that_is_none_is_left_out(operator: TestClient, query: str) -> 
     assert operator.get(f"/jobs?{query}").status_code == 200
 
 
+def test_overview_says_whom_a_warning_is_about_and_how_bad_it_is(
+    visitor: TestClient, operator: TestClient, rows: psycopg.Connection
+) -> None:
+    insert(rows, "unheardof")
+    for client in (visitor, operator):
+        page = client.get("/").text
+        assert "unserved type unheardof: no scheduler serves it, it is not configured;" in " ".join(
+            text_of(page).split()
+        )
+        assert '<p class="note warning"><strong>unserved</strong>' in page
+    assert "role drover_readonly does not see" in visitor.get("/").text
+
+
+def test_empty_parameter_is_left_out(operator: TestClient, rows: psycopg.Connection) -> None:
+    titles = [operator.get(f"/jobs/{insert(rows, args=args)}").text.count("<h2>Parameter") for args in ("", "x")]
+    assert titles == [0, 1]
+
+
 @pytest.mark.parametrize("path", ["/jobs/0", "/jobs/99999999999999999999", "/nosuch", "/jobs/x", "/static/nosuch"])
 def test_what_does_not_exist_is_a_page_too(operator: TestClient, path: str) -> None:
     assert operator.get(path).status_code == 404
