@@ -128,8 +128,8 @@ class _Top:
         keyboard, connection = sys.stdin.fileno(), self._session.connection
         for watched, until in (([keyboard], LEAST_S), ([keyboard, connection.fileno()], LOOK_S)):
             if keyboard in _ready(watched, max(looked_at + until - monotonic(), 0.0)):
-                first, *self._keys = KEY.findall(os.read(keyboard, 64).decode(errors="replace")) or ["q"]
-                return first
+                self._keys = KEY.findall(os.read(keyboard, 64).decode(errors="replace"))
+                return self._keys.pop(0) if self._keys else "q"  # the terminal is gone
         for _ in connection.notifies(timeout=0):
             pass
         return ""

@@ -18,6 +18,7 @@ from scheduler.web.dependency_graph import draw
 
 ROWS: Final = 50
 LOG_ROWS: Final = 200
+LEAST_MINUTES: Final = 5  # of plots, beside the last one: the axis of a single minute would be made of days
 NEWEST: Final = 20_000  # jobs that the plots are made of
 PLOT_AGE_S: Final = 5.0
 COUNT_AGE_S: Final = 0.5
@@ -91,7 +92,8 @@ def plots(rows: list[dict[str, Any]]) -> dict[str, Any]:
     by_minute = {int(row["minute"].timestamp()): row for row in rows}
     if not by_minute:
         return {}
-    times = list(range(min(by_minute), max(by_minute) + 60, 60))
+    last = max(by_minute)
+    times = list(range(min(*by_minute, last - LEAST_MINUTES * 60), last + 60, 60))
 
     def column(name: str, place: int | None = None) -> list[Any]:
         values = [by_minute.get(time, {}).get(name) for time in times]

@@ -176,10 +176,11 @@ def test_filters_are_combined(operator: TestClient, rows: psycopg.Connection) ->
 def test_plots_have_a_value_for_each_minute() -> None:
     rows = [
         {"minute": datetime(2026, 1, 1, 0, minute, tzinfo=UTC), "done": 3, "failed": 1, "waited": [1, 2], "ran": [3, 4]}
-        for minute in (0, 3)
+        for minute in (0, 6)
     ]
     drawn = plots(rows)
-    times = [1767225600 + 60 * minute for minute in range(4)]
-    assert drawn["rate"] == [times, [3, 0, 0, 3], [1, 0, 0, 1]]
-    assert drawn["waited"] == [times, [1, None, None, 1], [2, None, None, 2]]
+    times = [1767225600 + 60 * minute for minute in range(7)]
+    assert drawn["rate"] == [times, [3, *[0] * 5, 3], [1, *[0] * 5, 1]]
+    assert drawn["waited"] == [times, [1, *[None] * 5, 1], [2, *[None] * 5, 2]]
+    assert plots(rows[1:])["rate"] == [times[1:], [*[0] * 5, 3], [*[0] * 5, 1]]
     assert plots([]) == {}
