@@ -38,10 +38,10 @@ BUG: Final = re.compile(r"bug:|Traceback")
 KEPT: Final = 20_000  # characters of the log of a daemon that has ended
 LEDGER: Final = """
 create table faults.ended (kind text, token text, daemon text, pid integer, job bigint, attempt integer);
+create index ended_of_token on faults.ended (token);
 """
 LOST: Final = """
-with told as materialized (select distinct token from faults.ended),
-items as (
+with items as (
   select jq_pk, substring(jq_args from '''(\\w+)\\.''') || '.' || n as token
     from drover.jobqueue,
          lateral generate_series(1, substring(jq_args from 'generate_series\\(1, (\\d+)\\)')::integer) n
@@ -50,7 +50,7 @@ items as (
   select jq_pk, split_part(jq_args, ' ', 1) from drover.jobqueue
    where not jq_msq and jq_state = 'done' and jq_type in ('line', 'exec', 'free'))
 select 'a job is done, and the ledger lacks the end of', jq_pk, token
-  from items where token not in (select token from told) order by jq_pk
+  from items i where not exists (select from faults.ended e where e.token = i.token) order by jq_pk
 """
 STATES: Final = (
     "select jq_state::text, count(*) from drover.jobqueue where jq_type <> 'command' group by 1 order by 2 desc"
