@@ -312,7 +312,7 @@ class NotifyRateLimit:
         self._delayed: dict[str, Cancellable] = {}
 
     def set_gap(self, gap_s: float) -> None:
-        """Go on with another rate."""
+        """Apply another rate."""
         self._gap_s = gap_s
 
     def notified(self, channel: str) -> None:

@@ -21,7 +21,7 @@ class Deliveries:
         self._beyond = 0
 
     def go_on(self, ask: Ask) -> Steps[float | None]:
-        """Go on with what is due; return the seconds until this is to be done again, if that is known."""
+        """Record the tries that ended, queue what is due; return the seconds until the next look, if that is known."""
         rows = yield from ask("queue_deliveries", most=MOST)
         if not rows:
             return None

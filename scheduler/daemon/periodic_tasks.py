@@ -85,7 +85,7 @@ class PeriodicTasks:
         self._due = dict.fromkeys(self._tasks, NEVER)
 
     def set_timers(self, timers: Scheduler) -> None:
-        """Go on with another configuration."""
+        """Apply another configuration."""
         self._timers = timers
         for task in ("tables", "all", "flush", "starts"):
             self.bring_forward(task)

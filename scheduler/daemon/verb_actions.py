@@ -106,7 +106,7 @@ def _signal_number(word: str) -> int:
 
 
 def release(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
-    """Let a held job go, and all that wait for it."""
+    """Release a held job, and all that wait for it."""
     pk = job_of(row, command)
     if row.state != "held":
         what = "has ended" if row.state in TERMINAL else "is released already"
@@ -155,7 +155,7 @@ def retry(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]
 
 
 def priority(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
-    """Let a job that waits come sooner or later than others."""
+    """Change the priority of a job that waits."""
     pk, letters = job_of(row, command), command.values["letters"]
     if row.state in IN_HAND or row.state in TERMINAL:
         what = "has ended" if row.state in TERMINAL else "is in hand"
@@ -194,7 +194,7 @@ def run(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
 
 
 def set_host(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
-    """Let a host take agents, or none, or so many, or for certain jobs only."""
+    """Enable or disable a host, or set its maximum or its filters."""
     name, words = str(command.values["name"]), command.values.get("filter") or ()
     assert isinstance(words, tuple)
     filters: dict[str, Any] = dict(filter_of(str(word)) for word in words)
@@ -274,7 +274,7 @@ def set_filter(context: Context, row: CommandRow, command: Command) -> Steps[Out
 
 
 def set_rate(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
-    """Let so many jobs of a queue start in a time; no limits: any number."""
+    """Set the rate limits of a queue; without limits any number of jobs may start."""
     name, words = command.values["queue"], command.values["limit"] or ()
     assert isinstance(words, tuple)
     limits = read_limits(map(str, words))
@@ -300,7 +300,7 @@ _REMOVALS: Final = {
 
 
 def set_schedule(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
-    """Let a schedule start at its times, or not."""
+    """Enable or disable a schedule."""
     name, enabled = command.values["schedule"], command.verb == "schedule-enable"
     (found,) = yield from context.change("set_schedule", name=name, enabled=enabled)
     if found != b"t":
@@ -390,7 +390,7 @@ def shutdown(context: Context, row: CommandRow, command: Command) -> Outcome:
 
 
 def step_down(context: Context, row: CommandRow, command: Command) -> Outcome:
-    """Let another scheduler of the group take over."""
+    """Step down, so that another scheduler of the group takes over."""
     return Done("it ends anyway", ok=context.daemon.step_down())
 
 

@@ -65,7 +65,7 @@ class Watch:
         return Statements(self._loop, each.watch, each.queries, each.refused, limit=limit_s)
 
     def reload(self, config: Config) -> None:
-        """Go on with another configuration, which was registered."""
+        """Apply another configuration, which was registered."""
         self._config = config
         self._statements = self._statements_within(config.scheduler.statement_limit)
         self.connections.rate_limit.set_gap(config.scheduler.wake_interval)

@@ -96,7 +96,7 @@ def ok(state: State, slot: Slot, now: float) -> bytes | None:
 
 
 def _came_up(state: State, slot: Slot, now: float) -> None:
-    """Let an agent that said its first OK be idle; an OK that answers nothing is a violation."""
+    """Mark an agent idle at its first OK; an OK that answers nothing is a violation."""
     was_wanted = slot.wanted
     if slot.fire(OK, now):
         slot.output.heartbeat(now)
@@ -110,7 +110,7 @@ def _came_up(state: State, slot: Slot, now: float) -> None:
 
 
 def _rest(state: State, slot: Slot, now: float) -> None:
-    """Let an agent be idle, or end it if it has to go."""
+    """Mark an agent idle, or end it if it is to end."""
     slot.fire(OK, now)
     if slot.state != ST_READY:
         return

@@ -413,11 +413,11 @@ class Pool(Generic[JobT]):
         self.marking.discard(job.pk)
 
     def add_second_try(self, job: JobT, item: Item, host: str | None) -> None:
-        """Let an item wait for a fresh process."""
+        """Enqueue an item for a fresh process."""
         self.second_tries.append((job, item, host))
 
     def put_back_second_try(self, job: JobT, item: Item, host: str | None) -> None:
-        """Let an item that was not worked wait again, before the others."""
+        """Put an item that was not worked back at the front."""
         self.second_tries.appendleft((job, item, host))
 
     def remove_second_try(self, entry: SecondTry[JobT]) -> None:
@@ -450,7 +450,7 @@ class Pool(Generic[JobT]):
         return count
 
     def add_host(self, name: str) -> None:
-        """Let slots and work of this type be on a host."""
+        """Add a host for slots and work of this type."""
         self.queues.add_host(name)
         self.free[name] = deque()
         self.idle[name] = []
@@ -467,12 +467,12 @@ class Pool(Generic[JobT]):
             free.clear()
 
     def add_slot(self, slot: Any) -> None:
-        """Have one more slot, which is free."""
+        """Add a slot, which is free."""
         self.slots.append(slot)
         self.free[slot.host.name].append(slot)
 
     def remove_slot(self, slot: Any) -> None:
-        """Have a slot no more."""
+        """Remove a slot."""
         self.slots.remove(slot)
         if slot.state == ST_FREE:
             self.free[slot.host.name].remove(slot)

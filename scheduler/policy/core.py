@@ -245,7 +245,7 @@ class Core:
         return serving.step_down(self.state, now)
 
     def thaw(self, name: str | None, now: float) -> int:
-        """Let the failed slots of a type, or of all, start agents again; return how many there are."""
+        """Reset the failed slots of a type, or of all types; return how many there are."""
         pools = [pool for pool in self.state.pools.values() if name in (None, pool.name)]
         return processes.thaw(self.state, pools, now)
 
@@ -297,7 +297,7 @@ class Core:
         self.is_over()
 
     def resume(self, pause: float, now: float) -> None:
-        """Go on after a pause, before any output is read: agents get that time back, while the lease ran on."""
+        """Resume after a pause, before any output is read: agents get that time back, while the lease ran on."""
         serving.judge_lease(self.state, now)
         self.state.resume(pause)
 

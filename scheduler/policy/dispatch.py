@@ -67,7 +67,7 @@ def dispatch(state: State, pool: Pool, unopened: Job | None, now: float) -> None
 
 # ---- what waits for agents
 def enqueue(state: State, job: Job, items: list[Item], host: str | None) -> None:
-    """Let items wait for agents of a host, or of any."""
+    """Enqueue items for the agents of one host, or of any host."""
     pool, lane = job.pool, job.add_items(items, host)
     if lane is not None:
         run_queue = pool.queues.anywhere if host is None and pool.queues.filters is None else pool.queues.of(job, host)
@@ -77,7 +77,7 @@ def enqueue(state: State, job: Job, items: list[Item], host: str | None) -> None
 
 
 def put_back(state: State, job: Job, item: Item, host: str | None) -> None:
-    """Let an item that was not worked wait again, before the others of its lane."""
+    """Put an item that was not worked back at the front of its lane."""
     if state.rated and job.query is None and (rates := state.rated.get(job.queue)) is not None:
         rates.put_back(job.pk)
     lane = job.put_back(item, host)
@@ -197,7 +197,7 @@ def _has_slow_item(pool: Pool, now: float) -> bool:
 
 
 def next_prefetched(state: State, slot: Slot, now: float) -> None:
-    """Let the agent work on its next prefetched line; kill it if the job of that was killed or lost."""
+    """Start the agent's next prefetched line; kill the agent if the job of that line was killed or lost."""
     job = slot.take_prefetched(now)
     if state.jobs.get(job.pk) is not job:
         slot.clear_item()

@@ -80,7 +80,7 @@ def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> Non
 
 
 def saved(state: State, event: e.Saved, now: float) -> None:
-    """Go on with rows that are saved or marked; forget those that are no longer ours."""
+    """Continue with rows that are saved or marked; forget those that are no longer ours."""
     if event.parents:
         state.outbox.settle(event.parents)
     request = state.outbox.answered()
@@ -133,7 +133,7 @@ def _marked(state: State, asked: Sequence[r.MarkRow], pks: frozenset[int], now: 
 
 
 def contents_read(state: State, event: e.ContentsRead, now: float) -> None:
-    """Go on with rows whose contents are read; forget those that are no longer ours."""
+    """Continue with rows whose contents are read; forget those that are no longer ours."""
     request = state.outbox.answered()
     if request is None:
         return
@@ -285,7 +285,7 @@ def try_alone(state: State, pool: Pool, now: float) -> None:
 
 
 def _begin_read(state: State, job: Job, args: bytes, more: bytes, now: float) -> None:
-    """Go on with a row whose contents are read as with any that was claimed.
+    """Continue with a row whose contents are read as with any that was claimed.
 
     One that was read alone begins when its row no longer says so: if the daemon died, `rescue` would fail the job.
     """
@@ -342,7 +342,7 @@ def _refusal(job: Job) -> str | None:
 
 
 def _admit(state: State, job: Job) -> None:
-    """Let a job in hand wait for its agents: its parameter in a lane, its query for a connection."""
+    """Enqueue a job in hand: its parameter in a lane, its query for a connection."""
     if job.query is None:
         enqueue(state, job, [Item(job.args + b"\n", 0)], job.host)
         return
@@ -478,7 +478,7 @@ def _sendable(state: State, job: Job, query: JobQuery, items: list[Item]) -> lis
 
 
 def _enqueue_by_host(state: State, job: Job, items: Sequence[tuple[Item, bytes | None]]) -> None:
-    """Let each item wait for the host its value names; a host without slots of this type means any host."""
+    """Enqueue each item for the host its value names; a host without slots of this type means any host."""
     by_host: dict[str | None, list[Item]] = {}
     queues = job.pool.queues
     taking = queues.bound if queues.filters is None else queues.filters.at(job.queue, job.priority).hosts or ()

@@ -433,7 +433,7 @@ class Job:
         return query.state is QueryState.EXHAUSTED
 
     def add_items(self, items: Sequence[Item], host: str | None) -> "Lane[Job] | None":
-        """Let items wait for a host, or for any; return their lane if it was empty."""
+        """Enqueue items for a host, or for any; return their lane if it was empty."""
         self.waiting += len(items)
         lane = self.lanes.get(host)
         if lane is not None:
@@ -442,7 +442,7 @@ class Job:
         return lane
 
     def put_back(self, item: Item, host: str | None) -> "Lane[Job] | None":
-        """Let an item that was not worked wait again, before the others; return its lane if that was empty."""
+        """Put an item that was not worked back at the front; return its lane if that was empty."""
         self.in_flight -= 1
         if self.query is None:
             self.started, self.deadline, self.where = False, NEVER, None  # its time limit begins anew

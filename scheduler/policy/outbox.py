@@ -299,7 +299,7 @@ class Outbox:
                 self._weigh(-_weight_of(failures))
 
     def found_locked(self, pks: frozenset[int], now: float) -> None:
-        """Let the locked rows of the request in flight wait, and send the others."""
+        """Postpone the locked rows of the request in flight, and send the others."""
         about = r.about_rows(self._landed())
         assert about is not None
         if free := set(about.pks) - pks:

@@ -86,7 +86,7 @@ def _merged(before: object, after: object, current: Mapping[str, Any]) -> dict[s
 
 
 def reloaded(state: State, event: e.Reloaded, now: float) -> None:
-    """Go on with another configuration; a filter that a command has set stays while the file says no other."""
+    """Apply another configuration; a filter that a command has set stays while the file says no other."""
     hosts = {}
     for name, host in event.config.hosts.items():
         filters = state.config.hosts.get(name, host).filters

@@ -54,13 +54,13 @@ class Lane(Generic[JobT]):
         self._checked_ticket, self._checked_at = 0, 0.0  # its ticket at an earlier check, and when that was
 
     def add(self, items: Sequence[Item]) -> bool:
-        """Let items wait; return whether the lane was empty, so that a run queue is to get it."""
+        """Append items; return whether the lane was empty, so that a run queue is to get it."""
         was_empty = not self.items
         self.items.extend(items)
         return was_empty
 
     def put_back(self, item: Item) -> bool:
-        """Let an item wait again, before the others; return whether the lane was empty."""
+        """Put an item back at the front; return whether the lane was empty."""
         was_empty = not self.items
         self.items.insert(0, item)
         return was_empty

@@ -110,7 +110,7 @@ class Lease:
         self._fire(LeaseEvent.LEAVE, NEVER)
 
     def step_down(self, now: float) -> None:
-        """Let another daemon have the group, if it is ours."""
+        """Release the group, if it is ours, so that another daemon takes it over."""
         self._fire(LeaseEvent.STEP_DOWN, now)
 
     def owner_changed(self, now: float) -> None:

@@ -484,7 +484,7 @@ class Slots:
         return due
 
     def resume(self, pause: float) -> None:
-        """Go on after a pause, in which nothing was read from any process."""
+        """Resume after a pause, in which nothing was read from any process."""
         for slot in self.all:
             if slot.state > s.ST_FREE:
                 slot.resume(pause)

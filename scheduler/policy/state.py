@@ -275,7 +275,7 @@ class State:
         return late
 
     def resume(self, pause: float) -> None:
-        """Go on after a pause: move the deadlines of slots and jobs; the order of the heap stays."""
+        """Resume after a pause: move the deadlines of slots and jobs; the order of the heap stays."""
         self.slots.resume(pause)
         self.job_deadlines = [(deadline + pause, pk) for deadline, pk in self.job_deadlines]
         for job in self.jobs.values():
@@ -397,7 +397,7 @@ class State:
         return self.captures.pop(slot.number, None)
 
     def show_hosts(self, *hosts: HostState) -> None:
-        """Let the status show hosts anew."""
+        """Mark these hosts as changed, so that the status shows them anew."""
         self.hosts_changed.update(hosts)
 
     def take_changed_hosts(self) -> set[HostState]:
