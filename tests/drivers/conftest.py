@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -29,7 +28,7 @@ def loop() -> Iterator[Loop]:
 
 
 @pytest.fixture
-def family(tmp_path: Path) -> Iterator[Make]:
+def family() -> Iterator[Make]:
     """Make a family of these agent types; all its processes are killed at the end."""
     made: list[Family] = []
 
@@ -41,7 +40,7 @@ def family(tmp_path: Path) -> Iterator[Make]:
         **agents: AgentType,
     ) -> Family:
         config = Config(hosts=hosts or {}, agents=agents, scheduler=Scheduler(exit_grace=exit_grace))
-        made.append(Family(Loop(), config, folders, str(tmp_path / "copies")))
+        made.append(Family(Loop(), config, folders))
         return made[-1]
 
     yield make
