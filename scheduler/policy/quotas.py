@@ -7,8 +7,8 @@ A claimed job that does not fit is blocked on the condition `quota:NAME`, so it 
 no claim anything. When others end, as many go back to their old places as there is room for. A quota that is lowered
 below its use ends nothing: what has not begun is blocked, and nothing more begins.
 
-Of a job that was claimed while there was no quota the submitter is not known: as long as it is worked on, it counts for
-every submitter.
+Of a job that was claimed while there was no quota the submitter is not known, or not the roles it is a member of: as
+long as it is worked on, it counts for every submitter, or for every tenant.
 """
 
 import re
@@ -43,7 +43,8 @@ class Quota:
         who = job.rules.submitter
         if self.queue not in ("", job.queue) or self.host not in ("", job.host):
             return None
-        is_of_another = self.tenant != "" and self.tenant not in job.rules.roles
+        roles = job.rules.roles  # of a submitter that is known there is one at least, itself
+        is_of_another = self.tenant != "" and bool(roles) and self.tenant not in roles
         if who and (is_of_another or self.user not in ("", EACH, who)):
             return None
         return re.sub(r"\s", "_", f"{self.name}:{who}") if self.user == EACH else self.name

@@ -67,6 +67,13 @@ def test_a_job_whose_submitter_is_not_known_goes_back_when_a_quota_comes_t116() 
     assert in_hand(core) == []
 
 
+def test_a_job_whose_roles_are_not_known_is_counted_for_every_tenant_t116() -> None:  # seed 194
+    core = make_core()
+    ready(core, claim(1, submitter="anna", retries=1))  # details of a job that is no plain one, but not its roles
+    set_quotas(core, {"tenant": "staff"})
+    assert core.state.quotas.in_hand == {"few": 1}
+
+
 def test_a_plain_job_that_began_before_there_was_a_quota_is_counted_until_it_ends_t116() -> None:
     core = make_core()
     slot = ready(core, claim(1))
