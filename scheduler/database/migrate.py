@@ -44,7 +44,7 @@ create table if not exists drover.later_migration (
 )
 """
 # Only who may write here can hold this lock, or keep us from it: an advisory lock could be any login's.
-# A schema of that name without our table of migrations is somebody else's, if anything is in it.
+# A schema of that name without our table of migrations belongs to another program, if it is not empty.
 FOREIGN = """
 select array(select relname::text from pg_catalog.pg_class where relnamespace = to_regnamespace('drover')
                 and relkind in ('r', 'p', 'v', 'm', 'f', 'S') order by 1 limit 4)

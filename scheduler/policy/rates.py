@@ -85,7 +85,7 @@ class Window:
         return at
 
     def is_over(self, interval: float, now: float) -> bool:
-        """Say whether nothing of it counts any more."""
+        """Return whether nothing of it counts any more."""
         self._expire(interval, now)
         return not (self.starts or self.unstarted or self.promised)
 
