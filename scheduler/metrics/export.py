@@ -94,9 +94,9 @@ def _serve(host: str, port: int, registry: CollectorRegistry) -> int:
         said = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise ConfigError(f"drover metrics: cannot listen on {host} port {port}: {said}; see --port") from error
     place = f"[{host}]" if ":" in host else host
-    print(f"metrics are at http://{place}:{server.server_port}/metrics until Ctrl-C", flush=True)
     try:
-        thread.join()
+        print(f"metrics are at http://{place}:{server.server_port}/metrics until Ctrl-C", flush=True)
+        thread.join()  # Ctrl-C may come at once after the line
     except KeyboardInterrupt:
         server.shutdown()
         server.server_close()
