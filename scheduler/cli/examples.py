@@ -7,6 +7,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "init": ("DROVER_DATABASE_URL=dbname=drover drover init --roles",),
     "check": ("drover check",),
     "doctor": ("drover doctor",),
+    "config": ("drover config", "drover config --given", "drover config database scheduler.lease --json"),
     "agent-check": ("drover agent-check", "drover agent-check ./my-agent --item 'path=\"/etc/hosts\"'"),
     "demo": ("drover demo", "drover demo /usr/share/doc --limit 500"),
     "status": ("drover status", "drover status -v --watch", "drover status --json | jq .warnings"),

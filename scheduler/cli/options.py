@@ -238,6 +238,11 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("--allow-root", "start agents although the user is root; agents are root too then"),
         JSON_LINES,
     ), "all"),
+    "config": Command("settings.show_settings", "print each setting with its value, and where that comes from", (
+        _argument("settings SETTING", "this one, or those below this name; default: all", nargs="*"),
+        _argument("--given", "leave out those that have their default"),
+        JSON_LINES,
+    ), "all"),
     "agent-check": Command("agent_check.check_agents", "check that agents start, or all that a new program does", (
         _argument("args TYPE|PROGRAM", "these types, enabled or not, on each of their hosts; default: all enabled; "
                   "or a program that no configuration names yet, with its path and arguments", nargs="*"),

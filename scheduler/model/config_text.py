@@ -26,6 +26,9 @@ PASSWORD = re.compile(
     re.IGNORECASE,
 )
 SECRET_VALUE = re.compile(r"(secret|token|credential|api[_-]?key)s?[\"']?\s*=\s*[\"'][^\"']", re.IGNORECASE)
+SECRET_WORD = re.compile(
+    r"(?P<before>--?[\w-]*(?:secret|token|credential|api[_-]?key)\w*(?:=|\", \"))[^\s\"]+", re.IGNORECASE
+)
 SECRET_KEY = re.compile(r"password|secret|token|credential", re.IGNORECASE)
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 SHOWN_CHARACTERS = 60
@@ -259,10 +262,15 @@ def _place(places: dict[Path, Place], path: Path) -> Place:
 
 
 def _line(tree: Tree, path: Path, message: str) -> str:
-    dotted = ""
+    return f"{dotted(path)}: {message} (got {_shown(tree, path)})"
+
+
+def dotted(path: Path) -> str:
+    """Return a path as it is written in a file: hosts.alpha.command[0]."""
+    text = ""
     for key in path:
-        dotted += f"[{key}]" if isinstance(key, int) else f".{key if BARE_KEY.fullmatch(key) else _quoted(key)}"
-    return f"{dotted.removeprefix('.')}: {message} (got {_shown(tree, path)})"
+        text += f"[{key}]" if isinstance(key, int) else f".{key if BARE_KEY.fullmatch(key) else _quoted(key)}"
+    return text.removeprefix(".")
 
 
 def _quoted(text: str) -> str:
@@ -278,10 +286,15 @@ def _shown(tree: Tree, path: Path) -> str:
             value = value[step]
         except (KeyError, IndexError, TypeError):
             return "nothing"
-    if SECRET_KEY.search(str(path[-1])) or path[2:3] == ("env",):
-        return "***"
-    text = PASSWORD.sub(r"\g<before>***", _formatted(value))
+    text = masked(path, value)
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
+
+
+def masked(path: Path, value: Any) -> str:
+    """Return a value as TOML has it, without a password or what may be one."""
+    if value not in ("", {}) and (SECRET_KEY.search(str(path[-1])) or path[2:3] == ("env",)):
+        return "***"
+    return PASSWORD.sub(r"\g<before>***", SECRET_WORD.sub(r"\g<before>***", _formatted(value)))
 
 
 def _formatted(value: Any) -> str:
@@ -289,9 +302,13 @@ def _formatted(value: Any) -> str:
         case bool():
             return str(value).lower()
         case dict():
-            return "a table"
-        case list():
+            return "a table" if value else "{}"
+        case list() | tuple():
             return "[" + ", ".join("[...]" if isinstance(item, list) else _formatted(item) for item in value) + "]"
         case str():
             return _quoted(value)
+        case float():
+            return f"{value:g}"
+        case None:
+            return "none"
     return str(value)
