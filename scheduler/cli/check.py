@@ -87,6 +87,10 @@ def program_finding(config: Config, name: str) -> Finding:
     who, word, severity = f"agent {name}: ", agent.command[0], FAIL if agent.enabled else WARN
     if all(config.hosts[host].transport != "local" for host in config.hosts_of(name)):
         return OK, f"{who}runs on other hosts only, where drover agent-check looks for {word}"
+    if agent.prelude:  # what it may define no program
+        is_there = os.path.isfile(agent.prelude) and os.access(agent.prelude, os.R_OK)
+        problem = f"{agent.prelude} is not there or cannot be read; write it, or correct its prelude"
+        return (OK, f"{who}{agent.prelude}") if is_there else (severity, f"{who}{problem}")
     try:
         program = find_program(word, search_path(agent, around), agent.cwd or None)
     except PermissionError as error:

@@ -18,7 +18,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.errors import ConfigError
-from scheduler.model.config import Config, Database, Mistake
+from scheduler.model.config import AgentType, Config, Database, Mistake
 from scheduler.model.config_text import holds_secret, parse
 from scheduler.package_data import agents_dir, etc_dir
 
@@ -32,6 +32,8 @@ LONGEST_PASSWORD: Final = 1000  # bytes; libpq takes no more
 SHELL_AGENT: Final = "drover-agent-shell"
 WHOLE_LINE: Final = "%{*}"
 WITH_VALUE: Final = "--heartbeat"  # the one option of that agent; the value may be the next word
+# A shell reads the file and becomes the program, or calls what the file defines; it has no brace, a placeholder would.
+BEHIND_PRELUDE: Final = 'test -r "$0" && . "$0" || exit; case $(command -v -- "$1") in */*) exec "$@" ;; esac; "$@"'
 
 Check = Callable[[Config], Iterable[Mistake]]
 
@@ -43,10 +45,21 @@ def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM, 
     file is not read yet. Errors: ConfigError, every mistake: of the files if one cannot be read or trusted, else of
     what they say.
     """
-    config = parse(read(locate(option, environ, system)), template_mistakes, *checks)
+    main = locate(option, environ, system)
+    config = parse(read(main), template_mistakes, *checks)
     url = environ.get("DROVER_DATABASE_URL")
     database = attrs.evolve(config.database, url=url, people_url="", password_file="") if url else config.database
-    return attrs.evolve(config, database=database)
+    agents = {name: _with_prelude(agent, main.absolute().parent) for name, agent in config.agents.items()}
+    return attrs.evolve(config, database=database, agents=agents)
+
+
+def _with_prelude(agent: AgentType, folder: Path) -> AgentType:
+    """Return the type with its command behind the file that is read before it, in the folder unless it says another."""
+    if not agent.prelude:
+        return agent
+    prelude = str(folder / agent.prelude)
+    words = ("sh", "-c", BEHIND_PRELUDE, prelude.replace("{", "{{"))
+    return attrs.evolve(agent, prelude=prelude, command=(*words, *agent.command))
 
 
 def locate(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM) -> Path:

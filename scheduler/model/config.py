@@ -261,6 +261,7 @@ class AgentType:
     retry_max: float | None = field(default=None, validator=attrs.validators.optional(SPAN))
     retry_jitter: bool = True
     on_start_failure: Literal["wait", "block", "fail"] = "wait"
+    prelude: str = ""
 
     @property
     def most_lines(self) -> int:
@@ -420,6 +421,7 @@ HOST_RULES: tuple[Rule, ...] = (
 AGENT_RULES: tuple[Rule, ...] = (
     ("heartbeat", lambda a: a.kind == "line" or not a.heartbeat, "must be 0: exec agents have no heartbeat"),
     ("window", lambda a: a.kind == "line" or a.window in (1, AUTO), "must be 1: an exec agent gets one item"),
+    ("prelude", lambda a: a.kind == "exec" or not a.prelude, "is for exec agents: a line agent is started once"),
     (
         "window",
         lambda a: a.db == "off" or a.window in (1, AUTO),

@@ -278,6 +278,26 @@ def test_equal_slots_are_as_many_processes_at_once_f151(launch: Launch, meeting:
     assert meeting.hear_all(2) == ["up"] * 2
 
 
+def test_prelude_is_read_at_every_start_r14_r16(launch: Launch, tmp_path: Path) -> None:
+    tasks = tmp_path / "{tasks}.sh"
+    tasks.write_text('task_billing() { echo "first $1 $RATE"; }; RATE=7\n')
+    called, started = (["task_billing", "{args}"], ["sh", "-c", 'echo "$RATE $1"; kill -TERM $$', "-", "{args}"])
+    prelude = {"prelude": str(tasks)}
+    daemon = launch(LOCAL + command("billing", *called, **prelude) + command("started", *started, **prelude))
+    first = run(daemon, "billing", "simpsons $(touch x)")
+    tasks.write_text('task_billing() { echo "second $1"; }; export RATE=8\n')
+    second = run(daemon, "billing", "simpsons")
+    assert (output(daemon, first), output(daemon, second)) == ("first simpsons $(touch x) 7\n", "second simpsons\n")
+    killed = daemon.wait(daemon.insert(jq_type="started", jq_args="x"), "failed")
+    assert (output(daemon, killed), killed["jq_signal"]) == ("8 x\n", "SIGTERM")
+
+
+def test_job_fails_while_its_prelude_cannot_be_read_r16(launch: Launch, tmp_path: Path) -> None:
+    daemon = launch(LOCAL + command("billing", "echo", "{args}", prelude=str(tmp_path / "tasks.sh")))
+    row = daemon.wait(daemon.insert(jq_type="billing"), "failed")
+    assert row["jq_exitcode"] == 1
+
+
 def test_a_file_of_definitions_is_read_at_every_start_r14_r21(launch: Launch, tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.sh"
     tasks.write_text('task_billing() { echo "first $1"; }\n')

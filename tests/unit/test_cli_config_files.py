@@ -243,3 +243,20 @@ def test_safe_template_is_accepted(own: Path) -> None:
     safe = 'v="$(wc -l -- "%{path}")"; echo "$v"'
     own.write_text(f"{LEAST}[agents.b]\ncommand = ['drover-agent-shell', '{safe}']\n")
     assert "b" in load(str(own), {}).agents
+
+
+# Prelude.
+
+
+@pytest.mark.parametrize(("name", "place"), [("tasks.sh", "own/tasks.sh"), ("/srv/tasks.sh", "/srv/tasks.sh")])
+def test_prelude_is_beside_the_configuration_unless_it_names_another_place_r16(
+    own: Path, tmp_path: Path, name: str, place: str
+) -> None:
+    written(own, f'{LEAST}kind = "exec"\nprelude = "{name}"\n')
+    agent = load(str(own), {}).agents["a"]
+    assert (agent.prelude, agent.command[3:]) == (str(tmp_path / place), (str(tmp_path / place), "a"))
+
+
+def test_line_agent_has_no_prelude_r16(own: Path) -> None:
+    written(own, f'{LEAST}prelude = "tasks.sh"\n')
+    assert "agents.a.prelude: is for exec agents" in refusal(own)
