@@ -5,7 +5,7 @@ otherwise: `lines` keeps newlines and tabs, `raw` is for values of forms, which 
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from scheduler.cli.output import as_json, cell, clipped, printable_lines
+from scheduler.model.schedule_times import zone_of
 from scheduler.package_data import version
 
 HERE: Final = Path(__file__).parent
@@ -62,6 +63,16 @@ def clock(value: datetime | None) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(value.isoformat(), f"{local:%F %T %Z}", text)
 
 
+def clock_in(value: datetime | None, zone: str) -> Markup:
+    """Return an instant in a time zone, with its offset; in UTC when pointed at."""
+    if value is None:
+        return Markup("-")
+    there, utc = value.astimezone(zone_of(zone)), value.astimezone(UTC)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        there.isoformat(), f"{utc:%F %T} UTC", f"{there:%Y-%m-%d %H:%M:%S %z}"
+    )
+
+
 def environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(HERE / "templates"),
@@ -71,7 +82,9 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(lines=lines, raw=raw, query=query, clock=clock, clipped=clipped, as_json=as_json)
+    made.filters.update(
+        lines=lines, raw=raw, query=query, clock=clock, clock_in=clock_in, clipped=clipped, as_json=as_json
+    )
     made.tests["one_word"] = is_one_word
     made.globals["version"] = version()
     return made

@@ -40,6 +40,16 @@ def test_visitor_sees_what_schedules_there_are_but_not_their_jobs(
     assert "very-secret" not in page
 
 
+def test_next_start_of_a_schedule_is_in_its_own_zone(visitor: TestClient, rows: psycopg.Connection) -> None:
+    rows.execute(
+        "insert into drover.schedule (schedule_name, schedule_cron, schedule_zone, schedule_next, schedule_job) values"
+        """ ('noon', '0 12 * * *', 'Asia/Kolkata', '2030-01-01 06:30+00', '{"jq_type": "noop"}')"""
+    )
+    assert re.findall(r'<time datetime="([^"]*)" title="([^"]*)">([^<]*)<', visitor.get("/schedules").text) == [
+        ("2030-01-01T12:00:00+05:30", "2030-01-01 06:30:00 UTC", "2030-01-01 12:00:00 +0530")
+    ]
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_operator_sees_every_page(operator: TestClient, path: str) -> None:
     answer = operator.get(path)
