@@ -4,13 +4,14 @@ Each command is a function of a module in this package, named in the table of op
 returns the exit status. Its module is imported only when it is needed.
 """
 
+import gc
 import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from scheduler.cli import old_options
 from scheduler.cli.options import COMMANDS, parse
@@ -26,6 +27,19 @@ ALONE = {
     "database": "drover {}: needs only the database: with -d URL, or DROVER_DATABASE_URL, it reads no file",
     "group": "drover {}: needs only database and group: with -d URL and GROUP it reads no file",
 }
+
+
+def command() -> NoReturn:
+    """Run the command of this process and end it.
+
+    A command takes as long as its imports: what they make is neither looked through for garbage
+    nor taken apart at the end.
+    """
+    gc.disable()
+    status = main()  # which has flushed the output
+    if sys.argv[1:2] == ["run"]:  # a daemon may have threads and finalizers
+        sys.exit(status)
+    os._exit(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,8 +79,12 @@ def _run(options: Namespace) -> int:
         from scheduler.cli.config_files import without_password  # not for --help, as below
 
         os.environ["DROVER_DATABASE_URL"] = without_password(options.database)
-    module, _, function = COMMANDS[options.command].function.partition(".")
-    status: int = getattr(import_module(f"scheduler.cli.{module}"), function)(options, _configuration(options))
+    module, _, name = COMMANDS[options.command].function.partition(".")
+    function, config = getattr(import_module(f"scheduler.cli.{module}"), name), _configuration(options)
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+    status: int = function(options, config)
     return status
 
 
@@ -104,4 +122,4 @@ def _first_word(options: Namespace) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

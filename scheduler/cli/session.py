@@ -206,9 +206,11 @@ def connect(config: Config) -> Iterator[Session]:
 
     Errors: WorldError if it cannot be reached or its schema is another; ConfigError if it refuses what was asked.
     """
-    with people_database(config) as (conninfo, next_step):
-        named = make_conninfo(conninfo, fallback_application_name="drover")
-        with translated_errors(next_step), open_session(named) as session:
+    with _people_login(config) as (people, next_step), running_database(people) as conninfo:
+        if is_embedded_url(people.database.url):
+            update_or_check(people, conninfo)
+        with translated_errors(next_step), migrate.checked(conninfo) as connection:
+            session = _prepared(connection)
             session.connection.execute(setting(STANDARD | ASKED_ONCE))
             yield session
 
@@ -223,18 +225,23 @@ def people_database(config: Config) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def open_session(conninfo: str) -> Iterator[Session]:
-    """Connect, in autocommit, so that every text is a str.
+    """Connect, in autocommit, so that every text is a str."""
+    with psycopg.connect(conninfo, autocommit=True, client_encoding="utf8") as connection:
+        yield _prepared(connection)
+
+
+def _prepared(connection: psycopg.Connection) -> Session:
+    """Return a session in which every text is a str.
 
     A database in SQL_ASCII holds any bytes: the server refuses to send those that are not UTF-8 to a client of that
     encoding, and psycopg decodes no text without one. Such bytes become surrogates here, which `printable` escapes.
     """
-    with psycopg.connect(conninfo, autocommit=True, client_encoding="utf8") as connection:
-        if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
-            connection.execute("set client_encoding = 'SQL_ASCII'")
-            for kind in TEXTS:
-                connection.adapters.register_loader(kind, _AnyBytesLoader)
-            set_json_loads(lambda data: json.loads(_decoded(data)), connection)
-        yield Session(connection)
+    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+        connection.execute("set client_encoding = 'SQL_ASCII'")
+        for kind in TEXTS:
+            connection.adapters.register_loader(kind, _AnyBytesLoader)
+        set_json_loads(lambda data: json.loads(_decoded(data)), connection)
+    return Session(connection)
 
 
 class _AnyBytesLoader(Loader):

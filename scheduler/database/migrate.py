@@ -10,7 +10,7 @@ it has no file of; one in drover.migration that it has no file of means that its
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -89,6 +89,7 @@ select array(select oid::regclass::text from pg_catalog.pg_class where relnamesp
   from pg_catalog.pg_namespace n where nspname = %s
 """
 
+NAME = "drover"  # of sessions whose login has none
 OLDEST = 14  # major version of PostgreSQL
 ENCODINGS = ("UTF8", "SQL_ASCII")  # of databases whose every text can be read out
 
@@ -141,19 +142,36 @@ def check(conninfo: str, directory: Path | None = None) -> None:
 
     It is a SchemaOutdatedError if `init` of this version has not been run yet.
     """
+    with checked(conninfo, directory):
+        pass
+
+
+@contextmanager
+def checked(conninfo: str, directory: Path | None = None) -> Iterator[psycopg.Connection]:
+    """Yield a connection to a database whose schema is up to date; what its user does wrong is not translated.
+
+    Errors: as those of `check`.
+    """
     files = _files(directory or schema_dir() / "migrations")
-    with _connection(conninfo, "connect as a role that has the right; see drover-jobqueue(7)") as connection:
-        _refuse_foreign(connection)
-        states = {state for (state,) in connection.execute(SELECT_STATES)}
-        if connection.execute(SEES_LATER).fetchone() == (False,):
-            raise SchemaOutdatedError("schema out of date: the roles have no rights on it: run drover init --roles")
-        try:
-            missing = _missing(files, connection)
-        except psycopg.errors.UndefinedTable as error:
-            raise WorldError("schema unknown: the database has no schema drover: run drover init") from error
-        except ConfigError as error:
-            raise WorldError(f"schema unknown: {error}") from error
-        verbs = [] if missing else _unknown_verbs(connection)
+    with ExitStack() as stack:
+        with _told("connect as a role that has the right; see drover-jobqueue(7)"):
+            connection = stack.enter_context(_opened(conninfo))
+            _check(connection, files)
+        yield connection
+
+
+def _check(connection: psycopg.Connection, files: list[Migration]) -> None:
+    _refuse_foreign(connection)
+    states = {state for (state,) in connection.execute(SELECT_STATES)}
+    if connection.execute(SEES_LATER).fetchone() == (False,):
+        raise SchemaOutdatedError("schema out of date: the roles have no rights on it: run drover init --roles")
+    try:
+        missing = _missing(files, connection)
+    except psycopg.errors.UndefinedTable as error:
+        raise WorldError("schema unknown: the database has no schema drover: run drover init") from error
+    except ConfigError as error:
+        raise WorldError(f"schema unknown: {error}") from error
+    verbs = [] if missing else _unknown_verbs(connection)
     if missing:
         names = ", ".join(migration.name for migration in missing)
         raise SchemaOutdatedError(f"schema out of date: {names} not applied: run drover init")
@@ -294,19 +312,33 @@ def cancelled(error: psycopg.errors.QueryCanceled) -> str:
 def _connection(
     conninfo: str, next_step: str = "give [database] url a role that owns the database"
 ) -> Iterator[psycopg.Connection]:
+    with _told(next_step), _opened(conninfo) as connection:
+        try:
+            yield connection
+        except psycopg.errors.LockNotAvailable as error:
+            raise WorldError(_locked(connection)) from error
+        except psycopg.errors.DeadlockDetected as error:
+            raise WorldError("another session and this one waited for each other's locks: try again") from error
+
+
+@contextmanager
+def _opened(conninfo: str) -> Iterator[psycopg.Connection]:
+    # In a database that is SQL_ASCII, text would come as bytes otherwise.
+    with psycopg.connect(
+        conninfo, autocommit=True, client_encoding="utf8", fallback_application_name=NAME
+    ) as connection:
+        if connection.info.server_version < OLDEST * 10_000:
+            version = connection.info.parameter_status("server_version")
+            raise WorldError(f"PostgreSQL {OLDEST} or newer is needed, and this is {version}: upgrade it")
+        connection.execute(setting(STANDARD))
+        yield connection
+
+
+@contextmanager
+def _told(next_step: str) -> Iterator[None]:
+    """Raise errors of psycopg as ours; `next_step` is for a login that lacks a right."""
     try:
-        # In a database that is SQL_ASCII, text would come as bytes otherwise.
-        with psycopg.connect(conninfo, autocommit=True, client_encoding="utf8") as connection:
-            if connection.info.server_version < OLDEST * 10_000:
-                version = connection.info.parameter_status("server_version")
-                raise WorldError(f"PostgreSQL {OLDEST} or newer is needed, and this is {version}: upgrade it")
-            connection.execute(setting(STANDARD))
-            try:
-                yield connection
-            except psycopg.errors.LockNotAvailable as error:
-                raise WorldError(_locked(connection)) from error
-            except psycopg.errors.DeadlockDetected as error:
-                raise WorldError("another session and this one waited for each other's locks: try again") from error
+        yield
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(f"{error}: {next_step}") from error
     except psycopg.errors.QueryCanceled as error:

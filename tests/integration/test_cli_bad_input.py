@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli_tools import CONFIG, DROVER, Drover, environment, insert
 from tests.conftest import _database
+from tests.old_server import old_server
 from tests.terminal_tools import shown_on_terminal
 
 
@@ -36,6 +37,18 @@ def test_schema_that_is_newer_says_that_drover_is_to_be_upgraded(
     done = drover(*words.split())
     assert (done.status, done.out, len(done.err.splitlines())) == (3, "", 1)
     assert "the database is newer than this drover: it has 9999_be_newer.sql: upgrade drover" in done.err
+
+
+@pytest.mark.parametrize("words", ["init", "ls", "status", "submit noop x", "check"])
+def test_server_that_is_too_old_is_named_with_the_version_that_is_needed(
+    drover: Drover, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    with old_server() as url:
+        monkeypatch.setenv("DROVER_DATABASE_URL", url)
+        done = drover(*words.split())
+    told = [line for line in (done.out + done.err).splitlines() if "PostgreSQL" in line]
+    assert (done.status, len(told)) == (3, 1)
+    assert told[0].endswith("PostgreSQL 14 or newer is needed, and this is 12.22: upgrade it")
 
 
 def test_health_of_a_newer_schema_is_critical(drover: Drover, active: psycopg.Connection) -> None:
