@@ -45,9 +45,11 @@ def test_next_start_of_a_schedule_is_in_its_own_zone(visitor: TestClient, rows: 
         "insert into drover.schedule (schedule_name, schedule_cron, schedule_zone, schedule_next, schedule_job) values"
         """ ('noon', '0 12 * * *', 'Asia/Kolkata', '2030-01-01 06:30+00', '{"jq_type": "noop"}')"""
     )
-    assert re.findall(r'<time datetime="([^"]*)" title="([^"]*)">([^<]*)<', visitor.get("/schedules").text) == [
+    page = visitor.get("/schedules").text
+    assert re.findall(r'<time datetime="([^"]*)" title="([^"]*)">([^<]*)<', page) == [
         ("2030-01-01T12:00:00+05:30", "2030-01-01 06:30:00 UTC", "2030-01-01 12:00:00 +0530")
     ]
+    assert "times are in the zone of each schedule" in page
 
 
 @pytest.mark.parametrize("path", PAGES)
