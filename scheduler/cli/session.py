@@ -24,6 +24,7 @@ from psycopg.types.json import set_json_loads
 from scheduler.cli.config_files import EMBEDDED, is_embedded_url, with_password
 from scheduler.cli.output import Table
 from scheduler.database import migrate
+from scheduler.database.connected import connected
 from scheduler.drivers.sql import STANDARD, Query, setting, texts
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
@@ -226,7 +227,7 @@ def people_database(config: Config) -> Iterator[tuple[str, str]]:
 @contextmanager
 def open_session(conninfo: str) -> Iterator[Session]:
     """Connect, in autocommit, so that every text is a str."""
-    with psycopg.connect(conninfo, autocommit=True, client_encoding="utf8") as connection:
+    with connected(conninfo) as connection:
         yield _prepared(connection)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psycopg
 
+from scheduler.database.connected import connected
 from scheduler.drivers.sql import STANDARD, setting
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, SchemaOutdatedError, WorldError
 from scheduler.model.states import JOB_STATES
@@ -323,10 +324,7 @@ def _connection(
 
 @contextmanager
 def _opened(conninfo: str) -> Iterator[psycopg.Connection]:
-    # In a database that is SQL_ASCII, text would come as bytes otherwise.
-    with psycopg.connect(
-        conninfo, autocommit=True, client_encoding="utf8", fallback_application_name=NAME
-    ) as connection:
+    with connected(conninfo, fallback_application_name=NAME) as connection:
         if connection.info.server_version < OLDEST * 10_000:
             version = connection.info.parameter_status("server_version")
             raise WorldError(f"PostgreSQL {OLDEST} or newer is needed, and this is {version}: upgrade it")
