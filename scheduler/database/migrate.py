@@ -16,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from scheduler.database.connected import connected
 from scheduler.drivers.sql import STANDARD, setting
@@ -324,7 +325,7 @@ def _connection(
 
 @contextmanager
 def _opened(conninfo: str) -> Iterator[psycopg.Connection]:
-    with connected(conninfo, fallback_application_name=NAME) as connection:
+    with connected(make_conninfo(conninfo, fallback_application_name=NAME)) as connection:
         if connection.info.server_version < OLDEST * 10_000:
             version = connection.info.parameter_status("server_version")
             raise WorldError(f"PostgreSQL {OLDEST} or newer is needed, and this is {version}: upgrade it")
