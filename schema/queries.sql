@@ -98,12 +98,12 @@ json_build_object(
 ended as (
   update drover.jobqueue j
      set jq_state = 'done', jq_attempt = u.attempt,
-         jq_starttime = coalesce(j.jq_starttime, now() - make_interval(secs => u.age * 1e-6)),
+         jq_starttime = coalesce(j.jq_starttime, now() - u.age * interval '1 microsecond'),
          jq_endtime = now(), jq_end_bits = 1, jq_endtext = 'all data processed',
          jq_exitcode = u.code, jq_signal = null, jq_owner = null, jq_schedinfo = null, jq_itemsprocessed = 1,
          jq_itemstotal = 1,
-         jq_elapsedtime = coalesce(now() - jq_starttime, make_interval(secs => u.age * 1e-6)),
-         jq_processedtime = make_interval(secs => u.micros * 1e-6),
+         jq_elapsedtime = coalesce(now() - jq_starttime, u.age * interval '1 microsecond'),
+         jq_processedtime = u.micros * interval '1 microsecond',
          jq_done_by = :owner::uuid, jq_done_host = (:hosts::text[])[u.place], jq_done_pid = u.pid
     from (select n, (:pks::bigint[])[n] as pk, (:ages::bigint[])[n] as age, (:micros::bigint[])[n] as micros,
                  (:attempts::integer[])[least(n, cardinality(:attempts::integer[]))] as attempt,
@@ -330,7 +330,7 @@ marked as (
   update drover.jobqueue j
      set jq_state = u.state::drover.job_state, jq_attempt = u.attempt, jq_owner = :owner::uuid,
          jq_schedinfo = coalesce(j.jq_schedinfo, :schedinfo::text),
-         jq_starttime = coalesce(j.jq_starttime, now() - make_interval(secs => u.age * 1e-6)),
+         jq_starttime = coalesce(j.jq_starttime, now() - u.age * interval '1 microsecond'),
          jq_endtext = case when j.jq_state = 'queued' then 'in progress' else j.jq_endtext end,
          jq_done_host = u.host, jq_done_pid = u.pid
     from unnest(:pks::bigint[], :attempts::integer[], :states::text[], :ages::bigint[], :hosts::text[],
@@ -349,7 +349,7 @@ marked as (
   update drover.jobqueue j
      set jq_state = u.state::drover.job_state, jq_attempt = u.attempt, jq_owner = :owner::uuid,
          jq_schedinfo = coalesce(j.jq_schedinfo, :schedinfo::text),
-         jq_starttime = coalesce(j.jq_starttime, now() - make_interval(secs => u.age * 1e-6)),
+         jq_starttime = coalesce(j.jq_starttime, now() - u.age * interval '1 microsecond'),
          jq_endtext = case when j.jq_state = 'queued' then 'in progress' else j.jq_endtext end,
          jq_done_host = u.host, jq_done_pid = u.pid
     from unnest(:pks::bigint[], :attempts::integer[], :states::text[], :ages::bigint[], :hosts::text[],
