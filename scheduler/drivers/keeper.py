@@ -151,7 +151,7 @@ done
 exit $failed ;;
 esac
 
-job=$1 attempt=$2 turn=$3 limit=$4; shift 4
+job=$1 attempt=$2 turn=$3 limit=$4 told=$5; shift 5
 entry=$spool/$job.$attempt
 is_newer() { for each in "$entry"/turn.*; do [ "${each##*.}" -le "$turn" ] || return 0; done; return 1; }
 pass() { is_newer || [ -e "$entry/end" ] || send "$entry" "$1"; }
@@ -183,6 +183,7 @@ if ln -s closed "$entry/state" 2>/dev/null; then store "$entry" "$spool"; fi
 pair "$entry/state"; [ "$first" != closed ] || die USR1
 [ -n "$third" ] || refuse "what the spool holds of the job cannot be read"
 keeper=$first its_start=$second its_boot=$third
+[ -z "$told" ] || pass "$told"
 cd "$entry" || refuse "what the spool holds of the job cannot be read"
 lost() {
 [ -e end ] && return
@@ -227,7 +228,7 @@ exit $code
 
 def words_of(keeper: Keeper, job: int, attempt: int, argv: Sequence[bytes]) -> tuple[bytes, ...]:
     """Return the argv that starts a command under a keeper, or adopts one, and attaches to it."""
-    which = (job, attempt, keeper.turn, keeper.limit, *(argv if keeper.verb == "start" else ()))
+    which = (job, attempt, keeper.turn, keeper.limit, keeper.told, *(argv if keeper.verb == "start" else ()))
     return _words(keeper.verb, keeper.spool, keeper.site, keeper.grace, *which)
 
 

@@ -41,7 +41,7 @@ from scheduler.drivers.system import (
 from scheduler.errors import BugError
 from scheduler.model.config import Config
 from scheduler.model.counters import RECEIVED, SENT, Counted, add
-from scheduler.model.events import Created, Event, ForceKill, Gone, Kill, LetGo, NotCreated, Send, Signal, Spawn
+from scheduler.model.events import Created, Event, ForceKill, Gone, Keeper, Kill, LetGo, NotCreated, Send, Signal, Spawn
 
 LAST_WAIT_MS: Final = 1000  # for each process at the very end; SIGKILL takes far less
 
@@ -141,10 +141,11 @@ class Child:
 
     def __init__(
         self, loop: Loop, slot: int, type: str, is_line: bool, process: LocalProcess | RemoteProcess, pipes: Pipes,
-        exit_grace: Callable[[], float], over: Callable[[int, Event], None], *, is_attached: bool = False,
+        exit_grace: Callable[[], float], over: Callable[[int, Event], None], keeper: Keeper | None = None,
     ) -> None:  # fmt: skip
         self.slot, self.type, self.process, self.pipes = slot, type, process, pipes
-        self._is_attached = is_attached  # to a detached job
+        self._is_attached = keeper is not None  # to a detached job
+        self._is_told = keeper is not None and bool(keeper.told)  # to end, by its arguments
         self.end: Event | None = None  # Gone, or NotCreated of one that was to begin elsewhere
         self._loop, self._is_line, self._exit_grace, self._over = loop, is_line, exit_grace, over
         self._is_over = False
@@ -160,7 +161,8 @@ class Child:
             self.pipes.close()
         else:
             self.pipes.close_stdin()
-        self.signal(signal.SIGHUP)
+        if not self._is_told:
+            self.signal(signal.SIGHUP)
         self._end_if_over()
 
     def force_kill(self) -> None:
@@ -315,17 +317,17 @@ class Processes:
             )  # fmt: skip
             self._report(refusal)
             return
-        self._add(spawn.slot, spawn.type, is_line, process, ends, is_attached=spawn.keeper is not None)
+        self._add(spawn.slot, spawn.type, is_line, process, ends, spawn.keeper)
         if host is None:
             self._started(spawn)
 
     def _add(
         self, slot: int, type: str, is_line: bool, process: LocalProcess | RemoteProcess, ends: Ends,
-        *, is_attached: bool = False,
+        keeper: Keeper | None = None,
     ) -> Child:  # fmt: skip
         pipes = Pipes(self._outputs, slot, is_line, ends)
         child = self._children[slot] = Child(
-            self._loop, slot, type, is_line, process, pipes, self._exit_grace, self._over, is_attached=is_attached
+            self._loop, slot, type, is_line, process, pipes, self._exit_grace, self._over, keeper
         )
         return child
 

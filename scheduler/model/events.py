@@ -313,6 +313,7 @@ class Keeper:
     turn: int  # counts the daemons and connections that have had it
     limit: int  # bytes of each stream of its output
     grace: int  # seconds from SIGHUP to SIGKILL
+    told: str = ""  # signal for the command, which is to end already; one sent to the process now would come too early
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,8 @@ def attach(state: State, pool: Pool, now: float) -> None:
         slot = free[0]
         slot.begin_process(pk, now)
         slot.take(job, item, False, now)
-        keeper = _keeper(state, slot, "adopt", adoption.spool, adoption.turn)
+        told = "HUP" if job.verdict is not None and job.verdict.kills else ""
+        keeper = replace(_keeper(state, slot, "adopt", adoption.spool, adoption.turn), told=told)
         argv, whose = (b"",), (pk, job.attempt, job.environment)
         spawn = Spawn(slot.number, slot.serial, pool.name, slot.host.name, argv, b"", *whose, keeper=keeper)
         _spawn(state, slot, spawn)

@@ -361,3 +361,11 @@ def test_environment_marks_the_keeper_and_all_below_it_c41(spool: Spool) -> None
         assert b"DROVER_KEEPER=7.1" in Path(f"/proc/{spool.pid(name)}/environ").read_bytes().split(b"\0")
     mine = Path(f"/proc/{attached.process.pid}/environ").read_bytes()
     assert b"DROVER_KEEPER" not in mine
+
+
+def test_command_that_is_to_end_already_is_told_by_the_arguments_c41(spool: Spool) -> None:
+    first = spool.start("trap 'echo told; exit 3' HUP; echo begun; while :; do sleep 0.01; done")
+    assert first.read_line() == b"begun\n"
+    first.process.kill()
+    keeper = Keeper("adopt", "site", str(spool.path), 1, 1 << 20, grace=1, told="HUP")
+    assert spool._run(words_of(keeper, 7, 1, ()), b"").end()[:2] == (3, b"begun\ntold\n")
