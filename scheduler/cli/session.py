@@ -24,6 +24,7 @@ from psycopg.types.json import set_json_loads
 from scheduler.cli.config_files import EMBEDDED, is_embedded_url, with_password
 from scheduler.cli.output import Table
 from scheduler.database import migrate
+from scheduler.database.connected import connected
 from scheduler.drivers.sql import STANDARD, Query, setting, texts
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
@@ -228,7 +229,7 @@ def open_session(conninfo: str) -> Iterator[Session]:
     A database in SQL_ASCII holds any bytes: the server refuses to send those that are not UTF-8 to a client of that
     encoding, and psycopg decodes no text without one. Such bytes become surrogates here, which `printable` escapes.
     """
-    with psycopg.connect(conninfo, autocommit=True, client_encoding="utf8") as connection:
+    with connected(conninfo) as connection:
         if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
             connection.execute("set client_encoding = 'SQL_ASCII'")
             for kind in TEXTS:

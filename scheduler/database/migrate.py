@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psycopg
 
+from scheduler.database.connected import connected
 from scheduler.drivers.sql import STANDARD, setting
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, SchemaOutdatedError, WorldError
 from scheduler.model.states import JOB_STATES
@@ -295,8 +296,7 @@ def _connection(
     conninfo: str, next_step: str = "give [database] url a role that owns the database"
 ) -> Iterator[psycopg.Connection]:
     try:
-        # In a database that is SQL_ASCII, text would come as bytes otherwise.
-        with psycopg.connect(conninfo, autocommit=True, client_encoding="utf8") as connection:
+        with connected(conninfo) as connection:
             if connection.info.server_version < OLDEST * 10_000:
                 version = connection.info.parameter_status("server_version")
                 raise WorldError(f"PostgreSQL {OLDEST} or newer is needed, and this is {version}: upgrade it")
