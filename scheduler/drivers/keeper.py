@@ -1,0 +1,261 @@
+"""The keeper of a detached job: scripts for any Linux host with a POSIX sh and setsid(1), and their command lines.
+
+The keeper runs in a session of its own, so it outlives the daemon, its guardian and the connection. It starts the
+command and writes what becomes of it into the spool, a directory of the host with an entry `SITE/JOB.ATTEMPT` for each
+attempt. The process of the slot is the *attach script*, here or over SSH: it starts the keeper or finds it, prints the
+output of the command, passes signals on, and exits as the command did. Its own death says nothing of the job.
+
+    name in an entry     what it is
+    state                symbolic link: pid and start time of the keeper, boot id; or `closed`: no keeper may begin
+    pid                  symbolic link: pid and start time of the command; or `closed`: the command may not begin
+    turn.N               empty; an attach script whose turn is smaller than the greatest N passes no signal on
+    in, out, err         standard input, and the first half of the output that is kept
+    out.before, out.tail the last part of the output that is kept, in two files; out.passed: bytes that were left out
+    end.new, end         exit status: 64 bytes, reserved at the start and renamed at the end
+
+Creating a symbolic link is the fence: it is atomic, has its content at once, and fails where one is already. So either
+the keeper begins or whoever wants to know that it never does is first. Entries with the state `closed` are kept for a
+day, for a start that is still on its way.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+# Signals by which an attach script dies to say something of its own; any other death of it says nothing.
+NOT_BEGUN: Final = "SIGUSR1"  # the command was not started, and never will be
+INTERRUPTED: Final = "SIGUSR2"  # keeper and command are dead, and nobody knows how the command ended
+NOT_KEPT: Final = "SIGALRM"  # it could not be started or looked at; why stands on stderr
+# Signals that cannot be trapped reach the command by way of others.
+CARRIERS: Final[Mapping[str, str]] = {"SIGKILL": "SIGPWR", "SIGSTOP": "SIGTSTP"}
+SIGNAL_BASE: Final = 128  # an attach script exits with this and the signal of which the command died
+ENVIRONMENT: Final = "DROVER_KEEPER"  # of a keeper and all that it starts: guardian.py spares them
+
+# Traps: a signal that a shell ignores would be ignored by the command too, so it is trapped by `:`; a background
+# process of a script is no group leader, so setsid(1) does not fork; `sync FILE` is not known everywhere; a signal goes
+# to all of a process group, so what the attach script starts is deaf.
+_COMMON: Final = """\
+boot=; read -r boot </proc/sys/kernel/random/boot_id
+look() { seen= began=; { IFS= read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1
+set -- ${stat##*) }; seen=$1 began=${20}; }
+is_alive() { look "$1" && [ "$seen" != Z ] && [ "$began" = "$2" ]; }
+store() { sync -- "$@" 2>/dev/null || sync; }
+nap() { sleep "$1" 2>/dev/null || sleep 1; }
+"""
+
+_KEEPER: Final = (
+    _COMMON
+    + """\
+entry=$1 limit=$2 grace=$3; shift 3
+trap : HUP INT QUIT TERM USR1 USR2 ALRM PWR PIPE
+half=$((limit / 2))
+take() { dd bs="$1" count=1 2>/dev/null >>"$entry/$2" && size=$(wc -c <"$entry/$2"); }
+keep() {
+exec <"$entry/$1.pipe"; at=0 size=0 passed=0 old=0
+while [ $at -lt $half ]; do
+room=$((half - at)); [ $room -lt 65536 ] || room=65536
+take $room "$1" || return 1
+[ "$size" -gt $at ] || return 0
+at=$size
+done
+at=0
+while :; do
+take 65536 "$1.tail" || return 1
+[ "$size" -gt $at ] || return 0
+at=$size
+[ $at -ge $half ] || continue
+passed=$((passed + old)); old=$at at=0
+echo $passed >"$entry/$1.passed" && mv "$entry/$1.tail" "$entry/$1.before" || return 1
+done
+}
+drain() { keep "$1" || { : >"$entry/$1.lost"; cat <"$entry/$1.pipe" >/dev/null; }; }
+look $$
+ln -s "$$ $began $boot" "$entry/state" || exit
+store "$entry"
+mkfifo "$entry/out.pipe" "$entry/err.pipe"
+drain out & out=$!
+drain err & err=$!
+setsid /bin/sh -c 'IFS= read -r stat </proc/$$/stat; entry=$1; shift; line="$*"
+began() { shift 19; echo "$1"; }
+ln -s "$$ $(began ${stat##*) })" "$entry/pid" || exit 125; exec "$@"' sh "$entry" "$@" \\
+<"$entry/in" >"$entry/out.pipe" 2>"$entry/err.pipe" & command=$!
+while :; do
+wait $command; code=$?
+[ $code -gt 128 ] || break
+look $command && [ "$seen" != Z ] && continue
+wait $command; again=$?
+[ $again -eq 127 ] || code=$again
+break
+done
+kill -s KILL -- -$command 2>/dev/null
+{ sleep "$grace"; kill -s KILL $out $err; } 2>/dev/null & ticker=$!
+wait $out; wait $err
+kill $ticker 2>/dev/null
+cd "$entry" || exit
+until printf '%-63s\\n' $code 1<>end.new && store out err end.new && mv end.new end; do sleep 5; done
+store .
+kill -s KILL -- -$$
+"""
+)
+
+_ATTACH: Final = (
+    _COMMON
+    + """\
+keeper_script=$1 verb=$2 spool=$3 site=$4 grace=$5; shift 5
+case $spool in "~/"*) spool=$HOME/${spool#"~/"};; esac
+die() { trap - "$1"; ulimit -c 0; kill -s "$1" $$; exit 125; }
+refuse() { echo "drover: $1" >&2; die ALRM; }
+umask 077
+command -v setsid >/dev/null || refuse "detached jobs need setsid(1) on their host"
+[ -n "$boot" ] || refuse "detached jobs need /proc on their host"
+mkdir -p -- "$spool/$site" || refuse "the spool cannot be written"
+case $(ls -ldn -- "$spool/.") in
+"drwx------"*" $(id -u) "*) ;; *) refuse "the spool $spool must be ours, and its mode 0700" ;; esac
+spool=$spool/$site
+pair() { first= second= third=; set -- $(readlink "$1"); first=${1-} second=${2-} third=${3-}; }
+keeps() { pair "$1/state"; [ "$third" = "$boot" ] && is_alive "$first" "$second"; }
+send() { pair "$1/pid"; if [ -z "$first" ]; then ln -s closed "$1/pid" 2>/dev/null || pair "$1/pid"; fi
+[ -n "$second" ] && is_alive "$first" "$second" || return 0
+kill -s "$2" -- "-$first" 2>/dev/null || kill -s "$2" "$first" 2>/dev/null; }
+finish() {
+if ln -s closed "$1/state" 2>/dev/null; then return 0; fi
+pair "$1/state"; [ "$third" = "$boot" ] || return 0
+[ ! -e "$1/end" ] && keeps "$1" && send "$1" HUP
+n=0
+while keeps "$1" && [ ! -e "$1/end" ]; do
+n=$((n + 1)); [ $n -le $((grace * 10)) ] || send "$1" KILL
+[ $n -le $((grace * 20 + 50)) ] || return 1
+nap 0.1
+done
+[ -e "$1/end" ] || { send "$1" KILL; while pair "$1/pid"; [ -n "$second" ] && is_alive "$first" "$second"; do
+n=$((n + 1)); [ $n -le $((grace * 20 + 50)) ] || return 1; nap 0.1; done; }
+return 0
+}
+drop() { [ "$(readlink "$1/state")" != closed ] || return 0; rm -rf -- "$1"; }
+
+case $verb in release)
+find "$spool" -mindepth 1 -maxdepth 1 -type d -mtime +1 -name '*.*' | while IFS= read -r each; do
+[ "$(readlink "$each/state")" != closed ] || rm -rf -- "$each"
+done
+failed=0
+for name in "$@"; do
+[ -d "$spool/$name" ] || continue
+if finish "$spool/$name"; then drop "$spool/$name"; else failed=1; fi
+done
+for each in "$spool"/*.*; do
+[ ! -d "$each" ] || [ "$(readlink "$each/state")" = closed ] || echo "${each##*/}"
+done
+exit $failed ;;
+esac
+
+job=$1 attempt=$2 turn=$3 limit=$4; shift 4
+entry=$spool/$job.$attempt
+is_newer() { for each in "$entry"/turn.*; do [ "${each##*.}" -le "$turn" ] || return 0; done; return 1; }
+pass() { is_newer || [ -e "$entry/end" ] || send "$entry" "$1"; }
+signals="HUP INT QUIT TERM USR1 USR2 ALRM CONT WINCH"
+for name in $signals; do trap "pass $name" $name; done
+trap "pass KILL" PWR; trap "pass STOP" TSTP
+if [ "$verb" = start ] && mkdir -- "$entry" 2>/dev/null; then
+for each in "$spool/$job".*; do
+other=${each##*.}
+[ "$other" -le "$attempt" ] || { ln -s closed "$entry/state"; die USR1; }
+[ "$other" -lt "$attempt" ] || continue
+finish "$each" || { rm -rf -- "$entry"; refuse "attempt $other of this job cannot be ended"; }
+drop "$each"
+done
+: >"$entry/turn.$turn" && cat >"$entry/in" && : >"$entry/out" && : >"$entry/err" \\
+&& printf '%-63s\\n' '' >"$entry/end.new" && store "$entry/end.new" "$entry/in" "$entry" \\
+|| { rm -rf -- "$entry"; refuse "the spool takes no more"; }
+DROVER_KEEPER=$job.$attempt setsid /bin/sh -c "$keeper_script" drover-keeper "$entry" "$limit" "$grace" "$@" \\
+</dev/null >/dev/null 2>&1 &
+keeper=$! n=0
+until [ -L "$entry/state" ]; do
+kill -s 0 $keeper 2>/dev/null && look $keeper && [ "$seen" != Z ] || [ -L "$entry/state" ] || die USR2
+nap 0.02
+done
+fi
+[ -d "$entry" ] || mkdir -- "$entry" || refuse "the spool takes no more"
+: >"$entry/turn.$turn" || refuse "the spool takes no more"
+if ln -s closed "$entry/state" 2>/dev/null; then store "$entry" "$spool"; fi
+pair "$entry/state"; [ "$first" != closed ] || die USR1
+[ -n "$third" ] || refuse "what the spool holds of the job cannot be read"
+keeper=$first its_start=$second its_boot=$third
+cd "$entry" || refuse "what the spool holds of the job cannot be read"
+lost() {
+[ -e end ] && return
+if [ "$its_boot" = "$boot" ]; then
+while send . KILL; pair pid; [ -n "$second" ] && is_alive "$first" "$second"; do nap 0.1; done
+fi
+die USR2
+}
+deaf() { trap "" $signals PWR TSTP; }
+piece() ( deaf; tail -c +$(($2 + 1)) "$1" | head -c $(($3 - $2)) )
+out_at=0 err_at=0
+emit() {
+set -- $(deaf; wc -c out err)
+[ "$1" -gt $out_at ] && { piece out $out_at "$1" || die TERM; out_at=$1 quiet=0; }
+[ "$3" -gt $err_at ] && { piece err $err_at "$3" >&2 || die TERM; err_at=$3 quiet=0; }
+}
+rest() (
+deaf
+[ -e "$1.tail" ] || [ -e "$1.before" ] || return
+set -- "$1" "$(cat "$1.before" "$1.tail" 2>/dev/null | wc -c)" "$(cat "$1.passed" 2>/dev/null || echo 0)"
+most=$((limit - limit / 2 - 64)); [ $most -gt 0 ] || most=0; left_out=$(($3 + $2 - most))
+if [ $left_out -gt 0 ]; then
+printf '\\n[... %s bytes left out ...]\\n' $left_out; cat "$1.before" "$1.tail" 2>/dev/null | tail -c $most
+else cat "$1.before" "$1.tail" 2>/dev/null; fi
+)
+quiet=0
+while [ ! -e end ]; do
+[ "$its_boot" = "$boot" ] && is_alive "$keeper" "$its_start" || lost
+quiet=$((quiet + 1)); emit
+if [ $quiet -lt 50 ]; then pause=0.1; elif [ $quiet -lt 100 ]; then pause=0.3; else pause=1; fi
+{ deaf; nap $pause; } & wait $!
+done
+emit; rest out; rest err >&2
+for name in out err; do
+[ ! -e $name.lost ] || echo "drover: the spool was full, the rest of std$name is lost" >&2
+done
+read -r code <end || refuse "its exit status cannot be read"
+exit $code
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Which attempt of which job is kept where, for whom, and how much of its output."""
+
+    site: str  # tells databases apart that have jobs on one host
+    spool: str
+    job: int
+    attempt: int
+    turn: int  # counts the daemons that have had it
+    limit: int = 1 << 20  # bytes of each stream
+    grace: int = 20  # seconds from SIGHUP to SIGKILL
+
+
+def start_words(kept: Kept, argv: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return the argv that starts a command under a keeper and attaches to it."""
+    return _words("start", kept.spool, kept.site, kept.grace, *_which(kept), *argv)
+
+
+def adopt_words(kept: Kept) -> tuple[bytes, ...]:
+    """Return the argv that attaches to a keeper, or makes sure that there never is one."""
+    return _words("adopt", kept.spool, kept.site, kept.grace, *_which(kept))
+
+
+def release_words(spool: str, site: str, entries: Sequence[tuple[int, int]], grace: int = 20) -> tuple[bytes, ...]:
+    """Return the argv that ends keepers, removes their entries, and prints the names of those that are left."""
+    return _words("release", spool, site, grace, *[f"{job}.{attempt}" for job, attempt in entries])
+
+
+def _which(kept: Kept) -> tuple[int, ...]:
+    return kept.job, kept.attempt, kept.turn, kept.limit
+
+
+def _words(verb: str, spool: str, site: str, grace: int, *rest: object) -> tuple[bytes, ...]:
+    words = (verb, spool, site, grace, *rest)
+    said = [word if isinstance(word, bytes) else os.fsencode(str(word)) for word in words]
+    return (b"/bin/sh", b"-c", _ATTACH.encode(), b"drover-attach", _KEEPER.encode(), *said)

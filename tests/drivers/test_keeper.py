@@ -1,0 +1,353 @@
+"""Claims about the keeper of a detached job and the script that attaches to it: real processes, a real spool."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.drivers.keeper import INTERRUPTED, NOT_BEGUN, NOT_KEPT, Kept, adopt_words, release_words, start_words
+from tests.patience import PATIENCE_S
+
+CLOSED = "closed"
+
+
+class Attached:
+    """An attach script between three pipes, leader of its own group as the daemon makes it."""
+
+    def __init__(self, words: tuple[bytes, ...], stdin: bytes) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
+        assert self.process.stdin is not None
+        self.process.stdin.write(stdin)
+        self.process.stdin.close()
+        self.process.stdin = None
+
+    def end(self) -> tuple[int | str, bytes, bytes]:
+        """Return its exit status or the signal of which it died, and what it has printed."""
+        out, err = self.process.communicate(timeout=PATIENCE_S)
+        code = self.process.returncode
+        return (signal.Signals(-code).name if code < 0 else code), out, err
+
+    def signal(self, number: int) -> None:
+        os.killpg(self.process.pid, number)
+
+    def read_line(self) -> bytes:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+
+class Spool:
+    """A spool, and what is done with it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.attached: list[Attached] = []
+
+    def kept(self, attempt: int = 1, turn: int = 0, *, limit: int = 1 << 20) -> Kept:
+        return Kept("site", str(self.path), 7, attempt, turn, limit, grace=1)
+
+    def start(self, script: str, attempt: int = 1, *, limit: int = 1 << 20, stdin: bytes = b"") -> Attached:
+        """Start a shell script as a detached job."""
+        words = start_words(self.kept(attempt, limit=limit), (b"/bin/sh", b"-c", script.encode()))
+        return self._run(words, stdin)
+
+    def adopt(self, attempt: int = 1, turn: int = 1) -> Attached:
+        return self._run(adopt_words(self.kept(attempt, turn)), b"")
+
+    def release(self, *attempts: int) -> tuple[int | str, bytes, bytes]:
+        entries = [(7, attempt) for attempt in attempts]
+        return self._run(release_words(str(self.path), "site", entries, grace=1), b"").end()
+
+    def _run(self, words: tuple[bytes, ...], stdin: bytes) -> Attached:
+        self.attached.append(Attached(words, stdin))
+        return self.attached[-1]
+
+    def entry(self, attempt: int = 1) -> Path:
+        return self.path / "site" / f"7.{attempt}"
+
+    def pid(self, name: str, attempt: int = 1) -> int:
+        """Return the pid that a link of an entry names: `state` the keeper, `pid` the command."""
+        until((self.entry(attempt) / name).is_symlink)
+        return int(os.readlink(self.entry(attempt) / name).split()[0])
+
+    def close(self) -> None:
+        for attached in self.attached:
+            attached.process.kill()
+            attached.process.communicate()
+        for link in self.path.glob("site/*/*"):
+            if link.name in ("state", "pid") and link.is_symlink() and os.readlink(link) != CLOSED:
+                kill_if_alive(int(os.readlink(link).split()[0]))
+
+
+def kill_if_alive(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def is_alive(pid: int) -> bool:
+    """Say whether a process exists that is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        os.sched_yield()
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    kept = Spool(tmp_path / "spool")
+    yield kept
+    kept.close()
+
+
+# ---------------------------------------------------------------- a command and its end
+
+
+@pytest.mark.parametrize("code", [0, 1, 75, 125])
+def test_attach_script_exits_as_its_command_c41(spool: Spool, code: int) -> None:
+    script = f"cat; echo oops >&2; exit {code}"
+    assert spool.start(script, stdin=b"one line\n").end() == (code, b"one line\n", b"oops\n")
+
+
+def test_signal_that_kills_the_command_is_an_exit_status_c41(spool: Spool) -> None:
+    assert spool.start("kill -SEGV $$").end()[0] == 128 + signal.SIGSEGV
+
+
+def test_command_that_is_not_found_exits_with_127_c41(spool: Spool) -> None:
+    words = start_words(spool.kept(), (b"/nowhere/at-all",))
+    code, _, err = Attached(words, b"").end()
+    assert code == 127
+    assert b"not found" in err or b"No such file" in err
+
+
+def test_words_of_the_command_are_passed_as_they_are_c41(spool: Spool) -> None:
+    words = (b"/usr/bin/printf", b"%s|", b"a b", b"", b"$HOME", b"\xff'\"\n")
+    assert Attached(start_words(spool.kept(), words), b"").end()[1] == b"a b||$HOME|\xff'\"\n|"
+
+
+def test_command_that_closes_its_outputs_ends_with_its_exit_c41(spool: Spool) -> None:
+    attached = spool.start("exec >&- 2>&-; read line; exit 4", stdin=b"x\n")
+    assert attached.end() == (4, b"", b"")
+
+
+def test_process_that_moved_to_another_session_does_not_hold_up_the_end_c41(spool: Spool, tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    script = (
+        f"setsid sh -c 'echo $$ >{left}; exec sleep 600' & until [ -s {left} ]; do sleep 0.1; done; echo up; exit 3"
+    )
+    assert spool.start(script).end()[:2] == (3, b"up\n")
+    os.kill(int(left.read_text()), signal.SIGKILL)
+
+
+def test_process_of_the_group_that_is_left_is_killed_c41(spool: Spool, tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    assert spool.start(f"sleep 600 & echo $! >{left}; exit 0").end()[0] == 0
+    until(lambda: not is_alive(int(left.read_text())))
+
+
+@pytest.mark.parametrize("size", [100, 936, 5000, 300_000])
+def test_head_and_tail_of_the_output_are_kept_within_the_limit_c41(spool: Spool, size: int) -> None:
+    data = b"".join(b"%08d\n" % number for number in range(size // 9 + 1))[:size]
+    code, out, _ = spool.start("cat", limit=1000, stdin=data).end()
+    assert code == 0
+    if size <= 936:
+        assert out == data
+    else:
+        gap = b"\n[... %d bytes left out ...]\n" % (size - 936)
+        assert out == data[:500] + gap + data[-436:]
+    assert sum(file.stat().st_size for file in spool.entry().glob("out*")) < 1000 + 2 * 65_536
+
+
+# ---------------------------------------------------------------- what it outlives
+
+
+def test_command_goes_on_without_its_attach_script_and_is_adopted_c41(spool: Spool, tmp_path: Path) -> None:
+    go, count = tmp_path / "go", tmp_path / "count"
+    first = spool.start(f"echo x >>{count}; echo one; while [ ! -e {go} ]; do sleep 0.1; done; echo two; exit 5")
+    assert first.read_line() == b"one\n"
+    first.signal(signal.SIGKILL)
+    assert first.end()[0] == "SIGKILL"
+    second = spool.adopt()
+    assert second.read_line() == b"one\n"
+    go.touch()
+    assert second.end() == (5, b"two\n", b"")
+    assert count.read_text() == "x\n"
+
+
+def test_end_is_kept_until_it_is_released_c41(spool: Spool) -> None:
+    spool.start("echo done; exit 9").end()
+    assert spool.adopt(turn=1).end() == (9, b"done\n", b"")
+    assert spool.adopt(turn=2).end() == (9, b"done\n", b"")
+    assert spool.release(1) == (0, b"", b"")
+    assert not spool.entry().exists()
+
+
+def test_signals_reach_the_command_after_adoption_c41(spool: Spool) -> None:
+    script = "trap 'echo hup' HUP; trap 'echo usr1; exit 6' USR1; echo up; while :; do sleep 600 & wait; done"
+    first = spool.start(script)
+    first.read_line()
+    first.signal(signal.SIGKILL)
+    second = spool.adopt()
+    assert second.read_line() == b"up\n"
+    second.signal(signal.SIGHUP)
+    assert second.read_line() == b"hup\n"
+    second.signal(signal.SIGUSR1)
+    assert second.end()[:2] == (6, b"usr1\n")
+
+
+def test_deaf_command_is_killed_by_the_carrier_of_sigkill_c41(spool: Spool) -> None:
+    attached = spool.start("trap '' HUP TERM; echo up; while :; do sleep 600; done")
+    attached.read_line()
+    attached.signal(signal.SIGHUP)
+    attached.signal(signal.SIGPWR)
+    assert attached.end()[0] == 128 + signal.SIGKILL
+
+
+def test_command_is_stopped_and_goes_on_c41(spool: Spool) -> None:
+    attached = spool.start("echo up; while :; do sleep 600; done")
+    attached.read_line()
+    command = spool.pid("pid")
+    attached.signal(signal.SIGTSTP)
+    until(lambda: Path(f"/proc/{command}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    attached.signal(signal.SIGCONT)
+    until(lambda: Path(f"/proc/{command}/stat").read_text().rpartition(")")[2].split()[0] != "T")
+    attached.signal(signal.SIGPWR)
+    assert attached.end()[0] == 128 + signal.SIGKILL
+
+
+# ---------------------------------------------------------------- fencing
+
+
+def test_start_after_an_adoption_starts_nothing_c41(spool: Spool, tmp_path: Path) -> None:
+    assert spool.adopt().end()[0] == NOT_BEGUN
+    assert spool.start(f"touch {tmp_path}/ran").end()[0] == NOT_BEGUN
+    spool.release(1)
+    assert spool.start(f"touch {tmp_path}/ran").end()[0] == NOT_BEGUN
+    assert not (tmp_path / "ran").exists()
+
+
+def test_second_start_of_an_attempt_attaches_to_the_first_c41(spool: Spool, tmp_path: Path) -> None:
+    script = f"echo x >>{tmp_path}/count; exit 2"
+    assert spool.start(script).end()[0] == 2
+    assert spool.start(script).end()[0] == 2
+    assert (tmp_path / "count").read_text() == "x\n"
+
+
+def test_start_ends_an_earlier_attempt_first_c41(spool: Spool) -> None:
+    first = spool.start("trap '' HUP; echo up; while :; do sleep 600; done")
+    first.read_line()
+    command = spool.pid("pid")
+    code, out, _ = spool.start(f"kill -0 {command} 2>/dev/null && echo both; echo second", attempt=2).end()
+    assert (code, out) == (0, b"second\n")
+    assert not is_alive(command)
+
+
+def test_start_of_an_older_attempt_is_refused_c41(spool: Spool, tmp_path: Path) -> None:
+    second = spool.start("echo up; while :; do sleep 600; done", attempt=2)
+    second.read_line()
+    assert spool.start(f"touch {tmp_path}/ran", attempt=1).end()[0] == NOT_BEGUN
+    assert not (tmp_path / "ran").exists()
+    assert is_alive(spool.pid("pid", 2))
+
+
+def test_attach_script_of_an_earlier_turn_passes_no_signal_on_c41(spool: Spool) -> None:
+    script = "trap 'echo hup' HUP; trap 'echo usr1; exit 3' USR1; echo up; while :; do sleep 600 & wait; done"
+    first = spool.start(script)
+    first.read_line()
+    second = spool.adopt()
+    second.read_line()
+    first.signal(signal.SIGHUP)
+    first.signal(signal.SIGPWR)
+    second.signal(signal.SIGUSR1)
+    assert second.end()[:2] == (3, b"usr1\n")
+    assert first.end()[0] == 3
+
+
+# ---------------------------------------------------------------- what is lost
+
+
+def test_reboot_of_the_host_interrupts_the_job_c41(spool: Spool) -> None:
+    first = spool.start("echo up; while :; do sleep 600; done")
+    first.read_line()
+    state = spool.entry() / "state"
+    keeper, began, _ = os.readlink(state).split()
+    kill_if_alive(spool.pid("pid"))
+    kill_if_alive(int(keeper))
+    first.end()
+    (spool.entry() / "end").unlink(missing_ok=True)
+    state.unlink()
+    state.symlink_to(f"{os.getpid()} {began} 00000000-0000-0000-0000-000000000000")
+    assert spool.adopt().end()[0] == INTERRUPTED
+
+
+def test_keeper_that_is_killed_takes_its_command_along_c41(spool: Spool) -> None:
+    first = spool.start("echo up; exec sleep 600")
+    first.read_line()
+    command = spool.pid("pid")
+    kill_if_alive(spool.pid("state"))
+    assert first.end()[0] == INTERRUPTED
+    assert not is_alive(command)
+    assert spool.adopt().end()[0] == INTERRUPTED
+
+
+def test_keeper_without_a_job_is_told_to_end_c41(spool: Spool) -> None:
+    first = spool.start("trap 'echo bye; exit 0' HUP; echo up; while :; do sleep 600 & wait; done")
+    first.read_line()
+    command, keeper = spool.pid("pid"), spool.pid("state")
+    assert spool.release() == (0, b"7.1\n", b"")
+    assert spool.release(1) == (0, b"", b"")
+    assert not is_alive(command)
+    until(lambda: not is_alive(keeper))
+    assert not spool.entry().exists()
+
+
+def test_end_of_a_released_job_of_another_site_stays_c41(spool: Spool) -> None:
+    spool.start("exit 0").end()
+    other = Attached(release_words(str(spool.path), "other", [(7, 1)], grace=1), b"")
+    assert other.end() == (0, b"", b"")
+    assert spool.entry().exists()
+
+
+# ---------------------------------------------------------------- bad spools
+
+
+def test_spool_that_others_may_read_is_refused_c41(spool: Spool) -> None:
+    spool.path.mkdir(mode=0o755)
+    code, _, err = spool.start("exit 0").end()
+    assert code == NOT_KEPT
+    assert b"0700" in err
+
+
+def test_spool_that_is_a_file_is_refused_c41(spool: Spool) -> None:
+    spool.path.write_text("")
+    assert spool.start("exit 0").end()[0] == NOT_KEPT
+    spool.path.unlink()
+
+
+def test_garbage_in_an_entry_starts_nothing_c41(spool: Spool) -> None:
+    spool.entry().mkdir(parents=True)
+    os.chmod(spool.path, 0o700)
+    (spool.entry() / "state").symlink_to("garbage")
+    assert spool.adopt().end()[0] == NOT_KEPT
+    (spool.entry() / "state").unlink()
+
+
+def test_environment_marks_the_keeper_and_all_below_it_c41(spool: Spool) -> None:
+    attached = spool.start("echo up; exec sleep 600")
+    attached.read_line()
+    for name in ("state", "pid"):
+        assert b"DROVER_KEEPER=7.1" in Path(f"/proc/{spool.pid(name)}/environ").read_bytes().split(b"\0")
+    mine = Path(f"/proc/{attached.process.pid}/environ").read_bytes()
+    assert b"DROVER_KEEPER" not in mine
