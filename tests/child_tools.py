@@ -35,7 +35,7 @@ def command(**keys: Any) -> AgentType:
 class Family:
     """Processes, and all that they say and that is told of them."""
 
-    def __init__(self, loop: Loop, config: Config, folders: Sequence[str]) -> None:
+    def __init__(self, loop: Loop, config: Config, folders: Sequence[str], copies: str = "") -> None:
         self.loop = loop
         self.events: list[Event] = []
         self.said: dict[int, bytes] = defaultdict(bytes)
@@ -45,7 +45,7 @@ class Family:
         self.reads = 0
         self.answer: Callable[[int, bytes], bytes | None] = lambda _slot, _data: None
         ears = (self._hear, self._hear_err, self._capture)
-        self.processes = Processes(loop, config, folders, *ears, self.events.append)
+        self.processes = Processes(loop, config, folders, *ears, self.events.append, copies)
 
     def spawn(self, slot: int = 0, type: str = "line", **keys: Any) -> int:
         """Start one; its pid, 0 if it was not created."""

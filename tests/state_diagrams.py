@@ -19,6 +19,7 @@ from scheduler.model.states import (
     INSERTABLE,
     JOB_MOVES,
     LEASE,
+    PROGRAM,
     QUERY,
     SLOT_CELLS,
     VIOLATION,
@@ -47,7 +48,7 @@ def _job_rows() -> Rows:
     }
 
 
-MACHINES: Mapping[str, Machine] = {"query": QUERY, "lease": LEASE, "link": HOST_LINK}
+MACHINES: Mapping[str, Machine] = {"query": QUERY, "program": PROGRAM, "lease": LEASE, "link": HOST_LINK}
 TABLES: Mapping[str, Rows] = {
     "slot": {state: SLOT_CELLS[state] for state in SLOT_LIFE},
     "job": _job_rows(),

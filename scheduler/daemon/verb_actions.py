@@ -26,7 +26,7 @@ from scheduler.model.events import Woken
 from scheduler.model.host_filters import FILTERS, ranges_text
 from scheduler.model.queue_filters import parse_filter
 from scheduler.model.rate_limits import limits_in_words, read_limits
-from scheduler.model.states import CANCELLED, HELD, IN_HAND, SKIPPED, TERMINAL, states_before
+from scheduler.model.states import CANCELLED, HELD, IN_HAND, SKIPPED, TERMINAL, ProgramEvent, states_before
 from scheduler.model.verbs import SEE_RESULT, Command, CommandError, filter_of
 
 PIECE: Final = 1000  # rows that one statement of a flush looks at, which takes tens of milliseconds
@@ -224,6 +224,13 @@ def set_type(context: Context, row: CommandRow, command: Command) -> Steps[Outco
     if enabled:
         context.core.thaw(name, context.now())
     return (yield from _changed(context, f"agent type {name}", now_is))
+
+
+def set_program(context: Context, row: CommandRow, command: Command) -> Outcome:
+    """Try the new program of an agent type, let all its agents run it, or none."""
+    wanted = ProgramEvent[command.verb.removeprefix("agent-").upper()]
+    ok, said = context.core.set_program(str(command.values["name"]), wanted, context.now())
+    return Done(said, ok=ok)
 
 
 def _changed(context: Context, what: str, now_is: bytes | None) -> Steps[Outcome]:
@@ -432,7 +439,7 @@ ACTIONS: Final[dict[str, Action]] = {
     action.__name__: action
     for action in (
         kill, cancel, signal, release, hold, ice, retry, priority, unblock, run, set_host, set_type, pause, add_queue,
-        remove_queue, set_filter, set_rate, set_schedule, run_schedule, flush, status, shutdown, step_down, reload,
-        reopen_log, verbose, reset, poll,
+        remove_queue, set_program, set_filter, set_rate, set_schedule, run_schedule, flush, status, shutdown, step_down,
+        reload, reopen_log, verbose, reset, poll,
     )
 }  # fmt: skip

@@ -20,6 +20,7 @@ from scheduler.drivers.job_queries import JobQueries
 from scheduler.drivers.libpq import is_same_server, with_parameters
 from scheduler.drivers.loop import Loop, Steps, Watchdog
 from scheduler.drivers.processes import Processes
+from scheduler.drivers.program_files import copies_folder
 from scheduler.drivers.service_manager import Notifier, ReadyFile, ServiceManager
 from scheduler.drivers.sql import load
 from scheduler.drivers.system import Signals, collect_rarely
@@ -56,7 +57,7 @@ class Daemon:
         self._ready_file = ReadyFile(config.scheduler.ready_file)
         self.processes = Processes(
             self.loop, config, agent_folders(), self.core.agent_output, self.core.agent_stderr,
-            self.core.exec_output, self._handle,
+            self.core.exec_output, self._handle, copies_folder(os.environ),
         )  # fmt: skip
         self._connect(config, conninfo, reads_stdin)
         self._drivers = self._driver_table()
@@ -259,6 +260,7 @@ class Daemon:
         if self.stdin_jobs is not None:
             self.stdin_jobs.reload(config)
         self._handle(e.Reloaded(config))
+        self.processes.check_programs()
         self.watch.reload(config)
         self.show_state()
         log_line("info", f"reload: {text}")

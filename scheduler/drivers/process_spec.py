@@ -68,14 +68,17 @@ class SpawnTemplates:
         self._templates: dict[tuple[str, str], ProcessSpec] = {}  # by type and host; argv is the wrapper
         self._programs: dict[tuple[str, str, str], str] = {}  # by type, host and word
 
-    def spec(self, spawn: Spawn) -> ProcessSpec:
-        """Return what a process is started with. Errors: OSError, its program is missing or may not be run."""
+    def spec(self, spawn: Spawn, copy: str = "") -> ProcessSpec:
+        """Return what a process is started with; its program is this copy, if one is named.
+
+        Errors: OSError, its program is missing or may not be run.
+        """
         key = spawn.type, spawn.host
         template = self._templates.get(key)
         if template is None:
             template = self._templates[key] = self._make(spawn)
         word, *arguments = command_of(self._config, spawn)
-        program = self._programs.get((*key, word))
+        program = copy or self._programs.get((*key, word))
         if program is None:
             path = search_path(self._config.agents[spawn.type], self._around)
             program = self._programs[(*key, word)] = find_program(word, path, template.directory)
@@ -124,7 +127,10 @@ def search_path(agent: AgentType, around: Surroundings) -> str:
     return os.pathsep.join([*around.folders, rest])
 
 
-def fingerprint(agent: AgentType, around: Surroundings) -> tuple[str, int, int, int] | None:
+Fingerprint = tuple[str, int, int, int]  # path, inode, size, time of the last change in nanoseconds
+
+
+def fingerprint(agent: AgentType, around: Surroundings) -> Fingerprint | None:
     """Return what distinguishes the program file of a type from its replacement; None while there is none."""
     try:
         path = find_program(agent.command[0], search_path(agent, around), agent.cwd or None)

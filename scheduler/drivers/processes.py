@@ -23,15 +23,8 @@ from typing import Final
 
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until
 from scheduler.drivers.pipes import CLOSED, OnCapture, OnErrors, OnOutput, Outputs, Pipes
-from scheduler.drivers.process_spec import (
-    SHORTAGES,
-    ProcessSpec,
-    SpawnTemplates,
-    Surroundings,
-    fingerprint,
-    reason,
-    start_status,
-)  # fmt: skip
+from scheduler.drivers.process_spec import SHORTAGES, ProcessSpec, SpawnTemplates, Surroundings, reason, start_status
+from scheduler.drivers.program_files import ProgramFiles
 from scheduler.drivers.ssh_host import RemoteProcess, SshHost, settings_of, ssh_hosts
 from scheduler.drivers.system import (
     TRACED_S,
@@ -46,7 +39,7 @@ from scheduler.drivers.system import (
 from scheduler.errors import BugError
 from scheduler.model.config import Config
 from scheduler.model.counters import RECEIVED, SENT, Counted, add
-from scheduler.model.events import Created, Event, ForceKill, Gone, Kill, NotCreated, Replaced, Send, Signal, Spawn
+from scheduler.model.events import Created, Event, ForceKill, Gone, Kill, NotCreated, Send, Signal, Spawn
 
 LAST_WAIT_MS: Final = 1000  # for each process at the very end; SIGKILL takes far less
 
@@ -240,15 +233,16 @@ class Processes:
 
     def __init__(
         self, loop: Loop, config: Config, agents_path: Sequence[str], on_output: OnOutput, on_errors: OnErrors,
-        on_capture: OnCapture, report: Callable[[Event], None],
+        on_capture: OnCapture, report: Callable[[Event], None], copies: str = "",
     ) -> None:  # fmt: skip
+        """Make it; `copies` is where programs of types with canary agents are copied to, empty: nowhere."""
         self._config, self._loop, self._report = config, loop, report
         self._outputs = Outputs(loop, on_output, on_errors, on_capture, report, self._output_ended)
         self._around = Surroundings(os.environ, tuple(agents_path), open_more_files())
         self._templates = SpawnTemplates(config, self._around)
         self._children: dict[int, Child] = {}
         self._counted: Counted = {}  # bytes of processes that are over
-        self._programs: dict[str, tuple[str, int, int, int] | None] = {}
+        self._programs = ProgramFiles(config, self._around, copies)
         self._ssh_hosts = {name: SshHost(loop, name, host, report) for name, host in ssh_hosts(config).items()}
         self._retired: list[SshHost] = []  # under settings of before, which some agents still use
 
@@ -297,10 +291,9 @@ class Processes:
 
     def reload(self, config: Config) -> None:
         """Start processes by another configuration from now on; those of before live on, as hosts of theirs do."""
-        old, self._config = self._config, config
+        self._config = config
         self._templates = SpawnTemplates(config, self._around)
-        same = [name for name in self._programs if config.agents.get(name) == old.agents[name]]
-        self._programs = {name: self._programs[name] for name in same}
+        self._programs.reload(config)
         hosts = ssh_hosts(config)
         self._retired = [host for host in self._retired if not host.is_over]
         for name, host in list(self._ssh_hosts.items()):
@@ -312,14 +305,10 @@ class Processes:
             self._ssh_hosts[name] = SshHost(self._loop, name, hosts[name], self._report)
 
     def check_programs(self) -> None:
-        """Report Replaced for each type whose program file was replaced; looks at every file."""
+        """Report Replaced or ProgramFound for each type whose program file was replaced; looks at every file."""
         self._templates.forget()
-        for name, old in self._programs.items():
-            agent = self._config.agents.get(name)
-            new = fingerprint(agent, self._around) if agent else None
-            if new is not None and new != old:  # None may be half of a replacement: look again later
-                self._programs[name] = new
-                self._report(Replaced(name))
+        for event in self._programs.changes():
+            self._report(event)
 
     def take_counted(self) -> Counted:
         """Return the bytes sent and received since the last call, for drover metrics."""
@@ -350,13 +339,13 @@ class Processes:
         self._children.clear()
 
     def _start(self, spawn: Spawn) -> tuple[LocalProcess, Ends]:
-        if spawn.type not in self._programs:
-            self._programs[spawn.type] = fingerprint(self._config.agents[spawn.type], self._around)
+        self._programs.watch(spawn.type)
+        program = self._programs.copy_for(spawn) if spawn.program else ""
         try:
-            return start(self._templates.spec(spawn), spawn.stdin)
+            return start(self._templates.spec(spawn, program), spawn.stdin)
         except (FileNotFoundError, PermissionError):  # it may be elsewhere by now
             self._templates.forget()
-            return start(self._templates.spec(spawn), spawn.stdin)
+            return start(self._templates.spec(spawn, program), spawn.stdin)
 
     def _start_over_ssh(self, host: SshHost, spawn: Spawn) -> tuple[RemoteProcess, Ends]:
         def died(end: Event) -> None:

@@ -86,6 +86,8 @@ SPAN = _must(lambda s: 0 < s <= YEAR, f"must be more than 0 and at most {YEAR} s
 GRACE = _must(lambda s: 0 <= s <= YEAR, f"must be from 0 to {YEAR} seconds")
 COUNT = _must(lambda n: 1 <= n <= LARGEST, f"must be from 1 to {LARGEST}")
 COUNT_OR_AUTO = _must(lambda n: n == AUTO or 1 <= n <= LARGEST, f'must be "auto", or from 1 to {LARGEST}')
+MOST_CANARY = 1000
+CANARY = _must(lambda n: 0 <= n <= MOST_CANARY, f"must be from 0 (no trial of a new program) to {MOST_CANARY} items")
 COUNT_OR_NONE = _must(lambda n: 0 <= n <= LARGEST, f"must be from 0 to {LARGEST}")
 RATE = _must(lambda n: 0 <= n <= MOST_STARTS, f"must be from 0 (no limit) to {MOST_STARTS}")
 DAYS = _must(lambda n: 0 <= n <= MOST_DAYS, f"must be from 0 to {MOST_DAYS} days")
@@ -261,6 +263,7 @@ class AgentType:
     retry_max: float | None = field(default=None, validator=attrs.validators.optional(SPAN))
     retry_jitter: bool = True
     on_start_failure: Literal["wait", "block", "fail"] = "wait"
+    canary: int = field(default=0, validator=CANARY)
 
     @property
     def most_lines(self) -> int:
@@ -426,6 +429,7 @@ AGENT_RULES: tuple[Rule, ...] = (
         "must be 1: answers to DB: lines would come behind lines ahead",
     ),
     ("statements", lambda a: a.db == "statements" or not a.statements, 'are for db = "statements" only'),
+    ("canary", lambda a: not (a.canary and a.user), "must be 0: another user cannot read the copies of programs"),
     (
         "retry_max",
         lambda a: None in (a.retry_base, a.retry_max) or a.retry_base <= a.retry_max,

@@ -87,6 +87,18 @@ class Replaced:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramFound:
+    """The file of an agent type with canary agents has this program; of those in `kept` there are copies to start.
+
+    A program is named by the digest of its file. Told at first, and whenever it is another one.
+    """
+
+    type: str
+    program: str
+    kept: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """The cursor of a job is open; the columns in select order and how many rows there are."""
 
@@ -275,7 +287,7 @@ def no_connection(login: str, reason: str) -> str:
 
 Event = (
     Created | NotCreated | Gone | HostUp | HostDown | Clogged | Unclogged | Replaced
-    | Opened | Fetched | NotExpanded | ConnectionsChanged | StatementAnswered
+    | ProgramFound | Opened | Fetched | NotExpanded | ConnectionsChanged | StatementAnswered
     | Woken | RowsLost | TablesRead | EndedAndClaimed | Claimed | Saved | Settled | Written | LockedFound | ContentsRead
     | NotSaved | Serve | LeaseLost | Drain | Stop | Reloaded
 )  # fmt: skip
@@ -294,6 +306,7 @@ class Spawn:
     job: int | None = None
     attempt: int | None = None
     environment: Mapping[bytes, bytes] | None = None  # what its job adds
+    program: str = ""  # which one, of a type with canary agents; empty: what its command finds
 
 
 @dataclass(frozen=True, slots=True)

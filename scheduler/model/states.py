@@ -319,6 +319,42 @@ _LEASE_ROWS: Final = {
 }  # fmt: skip
 LEASE: Final = Machine("the lease", LeaseState, LeaseEvent, _LEASE_ROWS)
 
+# ---- the program of an agent type with canary agents, when its file was replaced; moved by policy/canary.py
+#
+# STEADY: all agents run one program, that in use. A new one in its file is on TRIAL: one slot runs it, all others the
+# one in use. It takes over if it passes, and is HELD_BACK if it is worse. A program that is held back, or was promoted,
+# is looked at again only if people say so; another one in the file goes on trial by itself.
+
+
+class ProgramState(Enum):
+    """What is known of the program in the file of a type, and until when."""
+
+    STEADY = "the file is replaced: nothing is waited for"
+    TRIAL = "canary items are tried; without work, or with an item that never ends, until people decide"
+    HELD_BACK = "the file is replaced again, or people decide"
+
+
+class ProgramEvent(Enum):
+    """What happens to it."""
+
+    REPLACED = "the file has a program that is neither in use nor on trial nor held back"
+    RESTORED = "the file has the program in use again"
+    PASSED = "so many items were tried, and it is not worse"
+    WORSE = "it fails more items than the one in use, is slower, or does not start"
+    PROMOTE = "people want it in all slots"
+    ROLLBACK = "people want it in none"
+    CANARY = "people want it tried, from the first item on"
+
+
+_PROGRAM_ROWS: Final = {
+    "STEADY": {"REPLACED": "TRIAL", "RESTORED PROMOTE ROLLBACK CANARY": IGNORE},
+    "TRIAL": {
+        "REPLACED CANARY": "TRIAL", "RESTORED PASSED PROMOTE": "STEADY", "WORSE ROLLBACK": "HELD_BACK",
+    },
+    "HELD_BACK": {"REPLACED CANARY": "TRIAL", "RESTORED PROMOTE": "STEADY", "ROLLBACK": IGNORE},
+}  # fmt: skip
+PROGRAM: Final = Machine("the program of a type", ProgramState, ProgramEvent, _PROGRAM_ROWS)
+
 # ---- the link to a host over SSH, as the supervisor sees it; moved by drivers/ssh_host.py
 #
 # One SSH process serves each host. It connects, and connects again after a back-off of its own, as long as it runs. It

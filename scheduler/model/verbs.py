@@ -108,6 +108,14 @@ _ENTRIES: Final = (
     Verb("host-filter", HOST, "NAME FILTER...", "take certain jobs only on a host", "set_host", "host filter"),
     Verb("agent-enable", TYPE, "NAME", "serve an agent type", "set_type", "agent enable"),
     Verb("agent-disable", TYPE, "NAME", "serve an agent type no more", "set_type", "agent disable"),
+    Verb(
+        "agent-canary", TYPE, "NAME", "try the new program of an agent type in one slot, from the first item on",
+        "set_program", "agent canary",
+    ),
+    Verb("agent-promote", TYPE, "NAME", "let all agents of a type run its new program", "set_program", "agent promote"),
+    Verb(
+        "agent-rollback", TYPE, "NAME", "let no agent of a type run its new program", "set_program", "agent rollback"
+    ),
     Verb("schedule-run", ANY, "SCHEDULE", "start a schedule now", "run_schedule", "schedule run"),
     Verb("schedule-enable", ANY, "SCHEDULE", "start a schedule at its times again", "set_schedule", "schedule enable"),
     Verb("schedule-disable", ANY, "SCHEDULE", "start a schedule no more", "set_schedule", "schedule disable"),

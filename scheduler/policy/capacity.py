@@ -8,6 +8,7 @@ from scheduler.model.config import AUTO, AgentType, Host
 from scheduler.model.counters import Times
 from scheduler.model.protocol import Item
 from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED
+from scheduler.policy.canary import Canary
 from scheduler.policy.prefetch_window import MeanPace
 from scheduler.policy.rates import Rates
 from scheduler.policy.run_queue import RunQueue, RunQueues, Waiting
@@ -231,11 +232,11 @@ class Pool(Generic[JobT]):
     """All slots of one agent type, and what waits for them."""
 
     __slots__ = (
-        "arriving", "blocked_since", "blocked_until", "coming", "enabled", "failed_starts", "finished", "free", "idle",
-        "is_auto", "is_counted", "is_exec", "is_guarded", "kind", "lacks_connection", "looked_at", "marking",
-        "may_begin", "most_ahead", "name", "pace", "plain_ends", "query_jobs", "queues", "ran", "rate", "rated_at",
-        "reason", "rescued", "rests_until", "row_bytes", "second_tries", "slots", "starving_since", "stops_jobs",
-        "unread", "worked_s",
+        "arriving", "blocked_since", "blocked_until", "canary", "coming", "enabled", "failed_starts", "finished",
+        "free", "idle", "is_auto", "is_counted", "is_exec", "is_guarded", "kind", "lacks_connection",
+        "looked_at", "marking", "may_begin", "most_ahead", "name", "pace", "plain_ends", "query_jobs", "queues", "ran",
+        "rate", "rated_at", "reason", "rescued", "rests_until", "row_bytes", "second_tries", "slots", "starving_since",
+        "stops_jobs", "unread", "worked_s",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -269,6 +270,7 @@ class Pool(Generic[JobT]):
         self.blocked_since = 0.0  # every slot is FAIL since then
         self.blocked_until = 0.0  # and until then
         self.reason: str | None = None
+        self.canary: Canary | None = None  # of a type whose new programs are tried in one slot first
         self.is_exec = kind.kind == "exec"  # one process an item
         self.lacks_connection = False  # for DB: lines, which its agents may send
         self.set_may_begin()
@@ -298,6 +300,10 @@ class Pool(Generic[JobT]):
         self.enabled = self.enabled if enabled is None else enabled
         self.lacks_connection = self.lacks_connection if lacks_connection is None else lacks_connection
         self.may_begin = self.enabled and not self.lacks_connection
+
+    def set_canary(self, canary: Canary | None) -> None:
+        """Try new programs in one slot first, or not."""
+        self.canary = canary
 
     def block(self, now: float) -> None:
         """Note that every slot has failed."""

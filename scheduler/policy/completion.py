@@ -33,6 +33,7 @@ from scheduler.model.states import (
     TERMINAL,
     check_move,
 )
+from scheduler.policy import programs
 from scheduler.policy.conditions import AGENT, OURS
 from scheduler.policy.job import Job, JobQuery, KeyProgress, Verdict
 from scheduler.policy.quotas import BLOCKED_BY
@@ -66,12 +67,14 @@ def finish(state: State, slot: Slot, job: Job, now: float) -> None:
         job.end_second_try(slot.item)
     if slot.blocked is None and slot.failed is None:
         job.item_succeeded(slot.item, slot.counted, slot.where, seconds)
+        if slot.record is not None:
+            programs.item_done(state, slot, seconds, now)
     else:
         job.item_ended(slot.where, seconds)
         if slot.blocked is not None:
             block_job(state, slot, job, _condition_said(slot.blocked))
         else:
-            fail_item(state, slot, job, slot.failed or "", final=True)
+            fail_item(state, slot, job, slot.failed or "", now, final=True)
     slot.clear_item(finished=1)
     if job.in_flight:
         return
@@ -96,11 +99,18 @@ def block_job(state: State, slot: Slot, job: Job, why: str) -> None:
     job.drop_items()
 
 
-def fail_item(state: State, slot: Slot, job: Job, reason: str, *, final: bool) -> None:
+def fail_item(state: State, slot: Slot, job: Job, reason: str, now: float, *, final: bool) -> None:
     """Fail the item in hand; unless that is final it gets a second try."""
     item = slot.item
     assert item is not None
-    if job.query is None:
+    if slot.record is not None and programs.item_failed(state, slot, now) and job.verdict is None:
+        state.log(slot, "WARNING", f"{reason}; {programs.TRIED_AGAIN}")
+        if job.query is None:
+            job.set_verdict(Verdict(GIVEN_BACK, programs.TRIED_AGAIN))
+        else:
+            spared = not slot.is_second_try or item.number in job.query.spared
+            _try_again(state, slot, job, job.query, item, spared=spared)
+    elif job.query is None:
         job.fail(reason, slot.counted)
     elif final or (slot.is_second_try and item.number not in job.query.spared):
         _record_failure(state, slot, job, job.query, item, reason)
@@ -143,7 +153,8 @@ def lose_item(state: State, slot: Slot, why: str, now: float, *, interrupted: bo
         elif slot.blocked is not None:
             block_job(state, slot, job, _condition_said(slot.blocked))
         else:
-            fail_item(state, slot, job, why if slot.failed is None else slot.failed, final=slot.failed is not None)
+            why = why if slot.failed is None else slot.failed
+            fail_item(state, slot, job, why, now, final=slot.failed is not None)
     take_item_from(state, slot, job, now)
 
 
@@ -279,6 +290,7 @@ def end_late_jobs(state: State, now: float) -> None:
     """Fail the jobs that have run longer than they may."""
     for job in state.take_late_jobs(now):
         if job.verdict is None:
+            programs.job_late(state, job, now)
             fail_job(state, job, f"timeout: ran longer than {job.rules.timeout:g} s", now)
 
 

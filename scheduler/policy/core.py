@@ -16,8 +16,18 @@ from typing import Any, Final
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
-from scheduler.model.states import CANCELLED, NEVER, RUNNING, ST_FREE
-from scheduler.policy import agent_replies, completion, intake, processes, reload, report, serving, unstartable_jobs
+from scheduler.model.states import CANCELLED, NEVER, RUNNING, ST_FREE, ProgramEvent
+from scheduler.policy import (
+    agent_replies,
+    completion,
+    intake,
+    processes,
+    programs,
+    reload,
+    report,
+    serving,
+    unstartable_jobs,
+)
 from scheduler.policy import deadlines as d
 from scheduler.policy.conditions import Condition
 from scheduler.policy.dispatch import dispatch
@@ -113,6 +123,8 @@ class Core:
                         state.outbox.mark(job.mark(RUNNING, now))
                     if pool.unread:
                         intake.try_alone(state, pool, now)
+                    if pool.canary is not None and pool.canary.is_on_trial and not state.draining:
+                        programs.begin_trial(state, pool, pool.canary, now)
                     waiting = intake.open_expansions(state, pool) if pool.query_jobs else None
                     dispatch(state, pool, waiting, now)
         if state.draining:
@@ -203,6 +215,11 @@ class Core:
         pools = [pool for pool in self.state.pools.values() if name in (None, pool.name)]
         return processes.thaw(self.state, pools, now)
 
+    def set_program(self, name: str, wanted: ProgramEvent, now: float) -> tuple[bool, str]:
+        """Try, promote or roll back the new program of a type; return whether that was done, and a text."""
+        self.state.set_may_claim(True)
+        return programs.command(self.state, name, wanted, now)
+
     def cleared_conditions(self) -> list[str]:
         """Return the conditions that are over, or not any more as they were: of quotas with room, and of starts.
 
@@ -269,7 +286,8 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
     e.HostDown: processes.host_down,
     e.Clogged: processes.clogged,
     e.Unclogged: processes.unclogged,
-    e.Replaced: processes.replaced,
+    e.Replaced: programs.replaced,
+    e.ProgramFound: programs.found,
     e.StatementAnswered: processes.statement_answered,
     e.Opened: intake.opened,
     e.Fetched: intake.fetched,

@@ -29,6 +29,7 @@ from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Spawn
 from scheduler.model.protocol import Item, fill_template
 from scheduler.model.states import DIE, FED, KEEP, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
+from scheduler.policy import programs
 from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import GIVEN_BACK, conclude_if_over
 from scheduler.policy.deadlines import ROOM
@@ -416,8 +417,9 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
     if host.name in pool.failed_starts:
         host.begin_probe(slot)
     slot.begin_process(cause.pk, now)
+    program = programs.choose(state, slot) if pool.canary is not None else ""
     if not pool.is_exec:
-        state.emit(Spawn(slot.number, slot.serial, pool.name, host.name))
+        state.emit(Spawn(slot.number, slot.serial, pool.name, host.name, program=program))
         return
     fits = (entry for entry in _second_tries(slot) if not host.is_over or entry[0].is_urgent)  # an urgent place
     if (again := next(fits, None)) is not None:
@@ -434,7 +436,7 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
         state.emit(LogMessage("warning", f"job={job.pk}{job.trace}: {error}"))
         argv = (b"",)  # starts nothing, which fails the item; why stands in the log
     whose = (job.pk, job.attempt, job.environment)
-    state.emit(Spawn(slot.number, slot.serial, pool.name, host.name, argv, item.line, *whose))
+    state.emit(Spawn(slot.number, slot.serial, pool.name, host.name, argv, item.line, *whose, program))
 
 
 def _recycle(state: State, pool: Pool, where: RunQueue[Job], now: float) -> None:

@@ -15,13 +15,14 @@ from scheduler.model import events as e
 from scheduler.model import states as s
 from scheduler.model.counters import DIED, SPAWNED
 from scheduler.model.queue_requests import OutputRow
-from scheduler.policy import agent_replies, completion, serving
+from scheduler.policy import agent_replies, completion, programs, serving
 from scheduler.policy.capacity import HostState
 from scheduler.policy.conditions import AGENT
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
 from scheduler.policy.dispatch import recall_prefetched
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.output import Piece
+from scheduler.policy.programs import thaw_pool
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 from scheduler.policy.unstartable_jobs import BLOCK
@@ -64,10 +65,12 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
         completion.lose_item(state, slot, event.reason, now, interrupted=True)
     elif slot.job is not None:
         slot.job.exited(event.code if slot.wanted is not s.DIE else None, None)
+        if slot.record is not None and not event.is_items_fault and slot.wanted is not s.DIE:
+            programs.start_failed(state, slot, event.reason, now)
         if slot.pool.kind.on_start_failure == BLOCK and not (event.is_items_fault or slot.wanted is s.DIE):
             completion.block_job(state, slot, slot.job, f"{AGENT}{slot.pool.name} {event.reason}")
         else:
-            completion.fail_item(state, slot, slot.job, event.reason, final=False)
+            completion.fail_item(state, slot, slot.job, event.reason, now, final=False)
         completion.take_item_from(state, slot, slot.job, now)
     if slot.wanted is not s.DIE:
         slot.blame(not event.is_items_fault and slot.host.is_up)
@@ -162,6 +165,8 @@ def _died(state: State, slot: Slot, how: str, now: float, *, lost: bool) -> None
 def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:
     """Free the slot; when that leaves its type without a usable one, its untouched jobs go back to the queue."""
     recall_prefetched(state, slot, now)
+    if slot.record is not None:
+        programs.process_ended(state, slot, event, now)
     slot.process_ended(event, state.timers, now)
     pool = slot.pool
     if slot.state == s.ST_FAIL and all(other.state == s.ST_FAIL for other in pool.slots):
@@ -230,27 +235,6 @@ def thaw(state: State, pools: Iterable[Pool], now: float) -> int:
         thaw_pool(state, pool)
         state.mark_dirty(pool)
     return thawed
-
-
-def thaw_pool(state: State, pool: Pool) -> None:
-    """Let a type be claimed for again when not all of its slots have failed."""
-    if pool.blocked_until and not (pool.slots and all(slot.state == s.ST_FAIL for slot in pool.slots)):
-        pool.unblock()
-        state.claims.wake()
-
-
-def replaced(state: State, event: e.Replaced, now: float) -> None:
-    """End idle agents of a replaced program now, busy ones after their item; failed slots may start the new one."""
-    pool = state.pools[event.type]
-    state.log_message("info", f"the program of agent type {pool.name} was replaced")
-    pool.forget_failed_starts()
-    for slot in pool.slots:
-        if slot.state == s.ST_FAIL:
-            slot.fire(s.THAWED, now)
-        elif slot.state in (s.ST_READY, s.ST_RUNNING) and not pool.is_exec:
-            slot.dismiss("program replaced", now)
-    thaw_pool(state, pool)
-    state.mark_dirty(pool)
 
 
 # ---- what agents read

@@ -20,6 +20,7 @@ from scheduler.model import states as s
 from scheduler.model.config import AgentType, Scheduler
 from scheduler.model.events import Effect, ForceKill, Kill, LogMessage
 from scheduler.model.protocol import Item
+from scheduler.policy.canary import Record
 from scheduler.policy.capacity import HostState
 from scheduler.policy.deadlines import SLOTS, Deadlines
 from scheduler.policy.job import Job, Pool, Prefetched
@@ -47,8 +48,8 @@ class Slot:
     __slots__ = (
         "about_job", "ahead", "any", "assigned_at", "blocked", "born", "bound", "clogged_until", "counted", "deadline",
         "death_counts", "failed", "host", "is_bound", "is_removed", "is_second_try", "is_unsent", "is_up", "item",
-        "items", "job", "number", "output", "pace", "pid", "pool", "prefetched", "reason", "serial", "shown", "since",
-        "slots", "spawns", "starts", "state", "timeouts", "total", "wanted", "where",
+        "items", "job", "number", "output", "pace", "pid", "pool", "prefetched", "reason", "record", "serial", "shown",
+        "since", "slots", "spawns", "starts", "state", "timeouts", "total", "wanted", "where",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +77,7 @@ class Slot:
     def clear(self) -> None:
         """Forget the process."""
         self.pid: int | None = None
+        self.record: Record | None = None  # of its program, if its type has trials of new ones
         self.where = (self.host.name, self.pool.name, 0)  # and the pid: what is noted of a job it has
         self.born = 0.0
         self.about_job: int | None = None  # without an item: the job it was started for, later the last one it had
@@ -203,8 +205,8 @@ class Slot:
         """Return whether the death of the process counts against its slot."""
         self.death_counts = counts
 
-    def begin_process(self, job: int, now: float) -> None:
-        """Note that a process is being made because a job waits."""
+    def begin_process(self, job: int | None, now: float) -> None:
+        """Note that a process is being made because a job waits, or for the trial of its program."""
         self.serial += 1
         self.spawns += 1
         self.born = now
@@ -220,6 +222,19 @@ class Slot:
         self.born = now
         self.output.heartbeat(now)
         self.fire(s.CREATED, now)
+
+    def set_record(self, record: Record | None) -> None:
+        """Note what its program does in this record."""
+        self.record = record
+
+    @property
+    def program(self) -> str:
+        """The program of its process; empty if its type has no trials of new ones."""
+        return "" if self.record is None else self.record.program
+
+    def have_no_lines_ahead(self) -> None:
+        """Prefetch nothing for this process."""
+        self.prefetched = self.pace = None
 
     def launched(self, now: float) -> None:
         """Note that an exec agent works on its item, which it has from the start."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -28,7 +29,7 @@ def loop() -> Iterator[Loop]:
 
 
 @pytest.fixture
-def family() -> Iterator[Make]:
+def family(tmp_path: Path) -> Iterator[Make]:
     """Make a family of these agent types; all its processes are killed at the end."""
     made: list[Family] = []
 
@@ -40,7 +41,7 @@ def family() -> Iterator[Make]:
         **agents: AgentType,
     ) -> Family:
         config = Config(hosts=hosts or {}, agents=agents, scheduler=Scheduler(exit_grace=exit_grace))
-        made.append(Family(Loop(), config, folders))
+        made.append(Family(Loop(), config, folders, str(tmp_path / "copies")))
         return made[-1]
 
     yield make

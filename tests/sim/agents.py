@@ -66,6 +66,7 @@ CHARACTERS: Final = (
     Character("mixed", crash=0.02, crash_at_start=0.05, deaf=0.01, babble=0.1, double=0.01, fail=0.05, stubborn=0.2),
 )
 CALM: Final = Character("calm", pieces=0.0)
+WORSE: Final = Character("worse", crash=0.2, crash_at_start=0.2, fail=0.2, pace=0.5)
 
 
 class Process:
@@ -87,6 +88,7 @@ class Process:
         "is_liar",
         "item",
         "pid",
+        "program",
         "queue",
         "ready",
         "slot",
@@ -97,7 +99,7 @@ class Process:
 
     def __init__(self, daemon: "Daemon", spawn: Spawn, kind: AgentType, pid: int) -> None:
         self._daemon, self._kind, self._rng = daemon, kind, daemon.sim.rng
-        self._type, self.host = spawn.type, spawn.host
+        self._type, self.host, self.program = spawn.type, spawn.host, spawn.program
         self.slot, self.pid = spawn.slot, pid
         self.alive = True
         self.heard = True  # the daemon still reads what we print
@@ -117,7 +119,7 @@ class Process:
     @property
     def nature(self) -> Character:
         """Return its behaviour now: every agent becomes polite when the faults stop."""
-        return self._daemon.sim.nature_of(self._type)
+        return self._daemon.sim.nature_of(self._type, self.program)
 
     # ---- its life
 

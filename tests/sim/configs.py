@@ -12,6 +12,7 @@ HOSTS: Final = ("alpha", "beta", "gamma")
 LONGER: Final = {"": "", "^[a-m]": "^(a1|n$)", "[nz]": "^(n1|z$)"}  # patterns of more than one character
 
 EVERY_FIFTH: Final = 5  # seed has quotas
+CANARIES: Final = (7, 5)  # of so many seeds this one has types whose new programs are tried in one slot first
 START_POLICIES: Final = (15, 7)  # of so many seeds this one has types whose jobs do not wait if they cannot start
 
 POLICIES: Final = (  # for conditions
@@ -127,6 +128,22 @@ def start_policies(seed: int, config: Config) -> Config:
         name: attrs.evolve(host, transport="ssh") if name == "alpha" else host for name, host in config.hosts.items()
     }
     return attrs.evolve(config, agents=agents, hosts=hosts)
+
+
+def has_canaries(seed: int) -> bool:
+    """Say whether new programs of types of this seed are tried in one slot first."""
+    return seed % CANARIES[0] == CANARIES[1]
+
+
+def canaries(seed: int, config: Config) -> Config:
+    """Let new programs be tried in some seeds, with few items; without dice."""
+    if not has_canaries(seed):
+        return config
+    agents = {
+        name: attrs.evolve(kind, canary=(seed + 2 * number) % 5)
+        for number, (name, kind) in enumerate(config.agents.items())
+    }
+    return attrs.evolve(config, agents=agents)
 
 
 def quotas(seed: int, steps: int = 0) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import attrs
 from scheduler.model.config import AUTO
 from scheduler.model.events import Drain, Replaced, Stop
 from scheduler.model.queue_requests import SUSPECT_AFTER
-from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED, LeaseState
+from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED, LeaseState, ProgramEvent
 from tests.sim import configs, invariants
 from tests.sim.database import Edge, Row
 
@@ -211,7 +211,21 @@ def replace_program(sim: "Sim") -> None:
     """The program of a type is another one now."""
     if sim.daemon.is_alive:
         sim.memory.stillborn.clear()  # a new program may be tried at once
-        sim.daemon.tell(Replaced(sim.rng.choice(list(sim.config.agents))))
+        name = sim.rng.choice(list(sim.config.agents))
+        if not sim.config.agents[name].canary:
+            sim.daemon.tell(Replaced(name))
+            return
+        if sim.chance(0.3):
+            _decide_on_program(sim, name)
+            return
+        sim.files[name] = max(0, sim.files[name] + sim.rng.choice((-1, 1, 1)))
+        sim.daemon.find_program(name)
+
+
+def _decide_on_program(sim: "Sim", name: str) -> None:
+    """An operator promotes a new program, rolls it back or has it tried again."""
+    wanted = sim.rng.choice((ProgramEvent.PROMOTE, ProgramEvent.ROLLBACK, ProgramEvent.CANARY))
+    sim.note((wanted.name, sim.daemon.core.set_program(name, wanted, sim.now)))
 
 
 def reload(sim: "Sim") -> None:

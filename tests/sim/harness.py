@@ -14,11 +14,12 @@ from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
 from scheduler.model.host_filters import FILTERS
-from scheduler.model.states import DIE, ST_SPAWNED, LeaseState
+from scheduler.model.states import DIE, ST_SPAWNED, LeaseState, ProgramState
 from scheduler.policy.conditions import Condition, decide
 from scheduler.policy.core import Core
 from scheduler.policy.quotas import CONDITION
 from scheduler.policy.serving import Lease, LeaseStatement, Owner
+from scheduler.policy.slots import Slot
 from tests.sim import invariants
 from tests.sim.agents import Process, read_item
 from tests.sim.broken import Broken
@@ -76,6 +77,7 @@ class Daemon:
         self.due_at = self.rescan_at = self.check_at = self.starts_at = float("inf")
         self.written = invariants.Written()
         self.lease.connected(sim.now)
+        self._find_programs()
         self._acts: dict[type, Callable[[Any], None]] = {
             e.Spawn: self._spawn, e.Send: self._send, e.Kill: self._kill, e.ForceKill: self._force_kill,
             e.Expand: self._expand, e.Fetch: self._fetch, e.CloseQuery: self._close,
@@ -184,10 +186,12 @@ class Daemon:
         slot = self.core.state.slots.all[spawn.slot]
         kind = self.config.agents[spawn.type]
         invariants.respawns_are_limited(self.sim, slot)
+        invariants.new_programs_have_one_slot(self.sim, spawn)
         if slot.job is not None:
             self.sim.began(slot, slot.item.line)
         if self.sim.chance(self.sim.nature_of(spawn.type).stillborn):
-            self._sometimes_later(self.tell, e.NotCreated(spawn.slot, "no such program", code=127))
+            told = e.NotCreated(spawn.slot, "no such program", code=127)
+            self._sometimes_later(self._tried_again, slot, lambda: self.tell(told))
             return
         if self.links.get(spawn.host) is False:
             self._refuse(spawn)
@@ -250,7 +254,7 @@ class Daemon:
         """An agent has printed something; `done` is the item it says OK to."""
         slot = self.core.state.slots.all[process.slot]
         self.sim.note(("hear", process.slot, text))
-        answer = self.core.agent_output(process.slot, text, self.sim.now)
+        answer = self._tried_again(slot, lambda: self.core.agent_output(process.slot, text, self.sim.now))
         if done is not None and slot.wanted is DIE:
             self.sim.disrupt(done[0])  # it was done, and nobody believes it
         if answer is not None:
@@ -278,7 +282,31 @@ class Daemon:
                 self.sim.disrupt(slot.job.pk)
         elif slot.state == ST_SPAWNED:
             stillborn.setdefault(slot.number, []).append(slot.born)
-        self.tell(e.Gone(process.slot, code, signal))
+        self._tried_again(slot, lambda: self.tell(e.Gone(process.slot, code, signal)))
+
+    def _tried_again(self, slot: Slot, tell: Callable[[], Any]) -> Any:
+        """Tell the core something of a slot: an item that is not lost to a new program has a try that is none."""
+        before, job, item = (slot.serial, slot.item), slot.job, slot.item
+        is_new = slot.pool.canary is not None and slot.record is slot.pool.canary.new
+        answer = tell()
+        is_held_back = slot.pool.canary is not None and slot.pool.canary.state is ProgramState.HELD_BACK
+        if not (is_new and is_held_back) or item is None or before == (slot.serial, slot.item):
+            return answer
+        if job.query is not None and item in job.query.second_tries and (found := read_item(item.line)) is not None:
+            self.sim.losses[job.pk, job.attempt, found[1]] += 1
+        return answer
+
+    # ---- program files
+
+    def _find_programs(self) -> None:
+        for name in self.config.agents:
+            self.find_program(name)
+
+    def find_program(self, name: str) -> None:
+        """Look at the file of a type, whose new programs are tried."""
+        number = self.sim.files[name]
+        if self.config.agents[name].canary:
+            self.tell(e.ProgramFound(name, str(number), frozenset(map(str, range(number + 1)))))
 
     # ---- hosts that have to be reached
 
@@ -480,6 +508,7 @@ class Daemon:
         kept = {name: {key: self.config.hosts[name].filters[key] for key, _ in keys} for name, keys in same.items()}
         self.config, self.file = filtered(config, kept), config
         self.tell(e.Reloaded(config))
+        self._find_programs()
         self._reach()
         self.later(self.sim.watch_delay(), self.look_around)
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
+from scheduler.model import events as e
 from scheduler.model.config import AUTO
 from scheduler.model.queue_requests import SUSPECT_AFTER, EndAndClaim, Mark, OutputRow, ReadContents, Save
 from scheduler.model.states import (
@@ -493,6 +494,21 @@ def old_programs_get_nothing(sim: "Sim", process: "Process", slot: Slot) -> None
     """An agent that would be started otherwise now gets no more lines."""
     if process.command != sim.daemon.config.agents[slot.pool.name].command:
         broken("old_programs_get_nothing", f"slot {slot.number} is still {process.command}")
+    canary = slot.pool.canary
+    if canary is not None and process.program and process.program not in canary.programs:
+        broken("old_programs_get_nothing", f"slot {slot.number} is still program {process.program}")
+
+
+def new_programs_have_one_slot(sim: "Sim", spawn: e.Spawn) -> None:
+    """A program that is not in use is started in one slot at a time, on this machine, while it is on trial."""
+    canary, name = sim.daemon.core.state.pools[spawn.type].canary, "new_programs_have_one_slot"
+    if canary is None or not spawn.program or spawn.program == canary.used.program:
+        return
+    if not canary.is_on_trial or canary.new is None or canary.new.program != spawn.program:
+        broken(name, f"slot {spawn.slot} starts program {spawn.program} of {spawn.type}, which is not on trial")
+    slots = [slot for slot in sim.daemon.core.state.pools[spawn.type].slots if slot.record is canary.new]
+    if [slot.number for slot in slots] != [spawn.slot]:  # those that it had before are finishing their last items
+        broken(name, f"slots {[slot.number for slot in slots]} have program {spawn.program} of {spawn.type}")
 
 
 def lines_ahead_are_of_fast_agents(sim: "Sim", process: "Process", slot: Slot, lines: int) -> None:

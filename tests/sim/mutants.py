@@ -44,7 +44,7 @@ def _one(name: str, caught_by: str, module: str, old: str, new: str, *often: str
 _POLICY: Final = "scheduler.policy."
 
 MUTANTS: Final = (
-    _one("no_throttle_wake_up", "everything_ends reload_frees_what_failed", _POLICY + "processes",
+    _one("no_throttle_wake_up", "everything_ends reload_frees_what_failed", _POLICY + "programs",
          "        pool.unblock()\n", "        pass\n"),
     _one("throttle_never_closes", "respawns_are_limited", _POLICY + "slots",
          "[self] if len(self.starts) > timers.respawn_count else []", "[]"),

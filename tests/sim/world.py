@@ -18,7 +18,7 @@ from scheduler.model.host_filters import FILTERS
 from scheduler.model.queue_requests import ClaimRequest
 from scheduler.policy.slots import Slot
 from tests.sim import configs, frontend, invariants
-from tests.sim.agents import CALM, CHARACTERS, Character, read_item
+from tests.sim.agents import CALM, CHARACTERS, WORSE, Character, read_item
 from tests.sim.broken import Broken
 from tests.sim.database import Database, Row
 from tests.sim.harness import Daemon
@@ -52,13 +52,15 @@ class Sim:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._serials = dict.fromkeys(("event", "owner", "pid", "pk"), 0)
         self.often = {*often, "cut_link"} if configs.has_start_policies(seed) else often
+        self.often = {*self.often, "replace_program"} if configs.has_canaries(seed) else self.often
         self.never = {do for do in frontend.ACTS if do is not frontend.insert_some and self.chance(0.4)}
         self.faults = self.rng.choice((0.0, 0.0, 0.01, 0.05))  # of the database, a request
         self.delay = self.rng.choice((0.0005, 0.005, 0.5))  # of the database, about
         self.pace = self.rng.choice((0.05, 0.5, 5.0))  # seconds between acts of the front-end
         self.database = Database(self.ring, self._ended)
         self.database.policy = configs.POLICIES[seed % len(configs.POLICIES)]
-        self.config = configs.start_policies(seed, configs.first(self.rng))
+        self.config = configs.canaries(seed, configs.start_policies(seed, configs.first(self.rng)))
+        self.files: Counter[str] = Counter()  # the program in the file of each type, by number
         self.natures: dict[str, Character] = {}  # of every type there ever was
         self.queue_names = ["default", "heavy", "light"]
         self.queues: list[dict[str, Any]] = [
@@ -241,7 +243,7 @@ class Sim:
 
     def reload(self, config: Config) -> None:
         """The file is another one, and the daemon is told to read it; if it is dead the next one will."""
-        config = configs.start_policies(self.seed, config)
+        config = configs.canaries(self.seed, configs.start_policies(self.seed, config))
         old, self.config = self.config, config
         if self.daemon.is_alive:
             self.daemon.pump()
@@ -338,9 +340,11 @@ class Sim:
 
     # ---- what agents really did
 
-    def nature_of(self, name: str) -> Character:
-        """Return what agents of a type are like now."""
-        return CALM if self.is_calm else self.natures[name]
+    def nature_of(self, name: str, program: str = "") -> Character:
+        """Return what agents of a type are like now; of those of programs with names every second one is worse."""
+        if self.is_calm:
+            return CALM
+        return WORSE if program and int(program) % 2 else self.natures[name]
 
     def perform(self, pk: int, item: int) -> None:
         """An agent has done an item."""

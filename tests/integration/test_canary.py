@@ -1,0 +1,148 @@
+"""A daemon that tries a new program of an agent type in one slot first: better and worse ones, and what people want."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli_tools import run_as
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, agent
+
+LOCAL = "[scheduler]\nstatus_interval = 0.1\n[hosts.alpha]\n"
+FINE, FAILING, SLOW = "", "echo FAIL cannot; ", "sleep 0.1; "
+Serve = Callable[..., Daemon]
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of an agent's program, which says what it is."""
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    return write(tmp_path / "own-agent", "old")
+
+
+def write(path: Path, what: str, first: str = FINE, start: str = "echo OK") -> Path:
+    """Replace the program of an agent by one that logs what it is."""
+    new = path.with_suffix(".new")
+    new.write_text(f"#!/bin/sh\n{start}; while read -r line; do echo LOG {what}; {first}echo OK; done\n")
+    new.chmod(0o755)
+    new.rename(path)
+    return path
+
+
+@pytest.fixture
+def serve(launch: Launch, own: Path) -> Serve:
+    """Start a daemon whose agents have done some items with the old program."""
+
+    def run(items: int = 12, **keys: object) -> Daemon:
+        daemon = launch(LOCAL + agent("own", [str(own)], **({"slots": 2, "canary": 3} | keys)))
+        work(daemon, items)
+        return daemon
+
+    return run
+
+
+def work(daemon: Daemon, count: int) -> list[str]:
+    """Let so many jobs be done; return which programs did them."""
+    pks = daemon.insert_all([{"jq_type": "own", "jq_args": f"item {n}"} for n in range(count)])
+    daemon.wait_all(pks)
+    rows = daemon.execute("select log_message from drover.log where log_jq_fk = any (%s) and log_type = 'LOG'", pks)
+    return [str(row["log_message"]) for row in rows]
+
+
+def until_said(daemon: Daemon, text: str) -> None:
+    daemon.until(lambda: text in daemon.stderr(), what=f"the log does not say: {text}")
+
+
+def work_until(daemon: Daemon, text: str) -> list[str]:
+    """Work until the log says something; return which programs did the jobs."""
+    did = []
+    for _ in range(20):
+        did += work(daemon, 4)
+        if text in daemon.stderr():
+            return did
+    raise AssertionError(f"the log does not say: {text}\n{daemon.stderr()}")
+
+
+def test_a_new_program_that_is_not_worse_follows_in_all_slots(serve: Serve, own: Path) -> None:
+    daemon = serve()
+    write(own, "new")
+    until_said(daemon, "is tried in one slot with 3 items")
+    did = work_until(daemon, "passed its trial, 0 of 3 failed")
+    assert set(did) == {"old", "new"}
+    assert set(work(daemon, 6)) == {"new"}
+    assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "start", "why"),
+    [
+        (FAILING, "echo OK", "failed its trial: 1 of 1 failed, of the program in use 0 of"),
+        ("exit 3; ", "echo OK", "failed its trial: 1 of 1 failed, of the program in use 0 of"),
+        (SLOW, "echo OK", "failed its trial: it is slower: 0 of 3 failed"),
+        (FINE, "exit 7", "failed its trial: agent terminated prematurely, with exit status 7"),
+    ],
+)
+def test_a_worse_program_is_stopped_and_no_job_is_lost_to_it(
+    serve: Serve, own: Path, first: str, start: str, why: str
+) -> None:
+    daemon = serve()
+    write(own, "new", first, start)
+    until_said(daemon, "is tried in one slot with 3 items")
+    work_until(daemon, why)
+    assert set(work(daemon, 8)) == {"old"}
+    assert daemon.value("select count(*) from drover.jobqueue where jq_state <> 'done'") == 0
+    assert daemon.stop() == 0
+
+
+def test_the_program_in_use_is_started_again_while_the_file_has_another(serve: Serve, own: Path) -> None:
+    daemon = serve()
+    write(own, "new", FAILING)
+    until_said(daemon, "is tried in one slot with 3 items")
+    work_until(daemon, "failed its trial: 1 of 1 failed")
+    for pid in daemon.agent_pids():
+        os.kill(pid, signal.SIGKILL)
+    assert set(work(daemon, 8)) == {"old"}
+    copies = Path(os.environ["STATE_DIRECTORY"], "programs", "own")
+    assert len(list(copies.iterdir())) == 2
+
+
+def test_commands_of_a_new_program_are_tried_one_at_a_time(launch: Launch, own: Path) -> None:
+    one = "#!/bin/sh\necho LOG {}; exit {}\n"
+    own.write_text(one.format("old", 0))
+    daemon = launch(LOCAL + agent("own", [str(own), "{args}"], kind="exec", slots=2, canary=3))
+    work_exec(daemon, 6)
+    new = own.with_suffix(".new")
+    new.write_text(one.format("new", 1))
+    new.chmod(0o755)
+    new.rename(own)
+    until_said(daemon, "is tried in one slot with 3 items")
+    work_exec(daemon, 6)
+    until_said(daemon, "failed its trial: 1 of 1 failed")
+    assert daemon.value("select count(*) from drover.jobqueue where jq_state <> 'done'") == 0
+
+
+def work_exec(daemon: Daemon, count: int) -> None:
+    daemon.wait_all(daemon.insert_all([{"jq_type": "own", "jq_args": str(n)} for n in range(count)]))
+
+
+def test_people_promote_roll_back_and_try_again(serve: Serve, own: Path, config: Path) -> None:
+    daemon = serve()
+
+    def told(verb: str) -> str:
+        done = run_as(daemon.database, config, "operator", f"agent {verb} own")
+        return done.out + done.err
+
+    assert "no other program is known than that in use" in told("promote")
+    write(own, "new")
+    until_said(daemon, "is tried in one slot with 3 items")
+    assert "stays" in told("rollback")
+    assert set(work(daemon, 6)) == {"old"}
+    assert "is tried with 3 items" in told("canary")
+    work_until(daemon, "passed its trial, 0 of 3 failed")
+    write(own, "third")
+    until_said(daemon, "all others stay with")
+    assert "in all slots" in told("promote")
+    daemon.until(lambda: set(work(daemon, 2)) == {"third"}, what="others work")
