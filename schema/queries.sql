@@ -459,7 +459,8 @@ me as (
                                 scheduler_takes_shared)
   select :owner::uuid, :group::text, j ->> 'host', (j ->> 'pid')::integer, j ->> 'boot_id', j ->> 'pid_space',
          (j ->> 'pid_start')::bigint, j ->> 'version', (j ->> 'lease')::float8, true from c
-  on conflict (scheduler_uuid) do update set scheduler_seen = now()),
+  on conflict (scheduler_uuid) do update
+    set scheduler_seen = now(), scheduler_version = excluded.scheduler_version),
 g as (insert into drover.scheduler_group (group_name) select :group::text from c on conflict do nothing),
 h as (
   insert into drover.host as t

@@ -33,6 +33,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "continue": ("drover continue mail",),
     "drain": ("drover drain", "drover drain --wait"),
     "poll": ("drover poll",),
+    "reexec": ("drover reexec", "drover reexec --wait=300"),
     "flush": ("drover flush 30", "drover flush 7 --type sha256 --dry-run"),
     "queue": ("drover queue", "drover queue add heavy 3", "drover queue rate mail rate=100"),
     "host": ("drover host", "drover host disable alpha", "drover host max alpha 8"),

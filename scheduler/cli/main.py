@@ -61,6 +61,19 @@ def _greet() -> int:
 
 
 def _run(options: Namespace) -> int:
+    """Run the command, or go on as the daemon whose program was executed before us."""
+    words = os.environ.pop("DROVER_HANDOVER", "")
+    if not words or options.command != "run":
+        return _call(options)
+    from scheduler.daemon.handover import Takeover  # no other command needs it
+    from scheduler.drivers.system import hide
+
+    hide()  # first: agents live that could look
+    takeover = options.takeover = Takeover(words, os.environ)
+    return takeover.guard(lambda: _call(options))
+
+
+def _call(options: Namespace) -> int:
     if options.database is not None:
         from scheduler.cli.config_files import without_password  # not for --help, as below
 

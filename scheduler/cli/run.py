@@ -10,6 +10,8 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from select import EPOLLIN
 from typing import Any, Final
 
@@ -17,22 +19,25 @@ import attrs
 
 from scheduler.cli.admin import send, status_of
 from scheduler.cli.agent_check import refuse_root, test_agents
-from scheduler.cli.config_files import load, locate, with_logins
+from scheduler.cli.config_files import is_embedded_url, load, locate, with_logins
 from scheduler.cli.output import as_json, printable, printable_lines, warn
 from scheduler.cli.session import (
     connect,
     conninfo_of_daemon,
+    database_locks,
     open_session,
     running_database,
     translated_errors,
     update_or_check,
 )  # fmt: skip
 from scheduler.daemon import guardian, log, upgrade
+from scheduler.daemon.daemon_state import config_to_go_on, restored_core
+from scheduler.daemon.handover import Takeover
 from scheduler.daemon.wiring import Daemon
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.process_spec import user_mistakes
 from scheduler.drivers.service_manager import pop_manager
-from scheduler.drivers.system import hide
+from scheduler.drivers.system import close_all, hide
 from scheduler.errors import ConfigError, DatabaseAbsentError, SchemaOutdatedError
 from scheduler.model.config import Config, Database
 
@@ -44,39 +49,59 @@ def run(options: Namespace, config: Config) -> int:
     """Serve until it is stopped, or run by hand the jobs that are named; return the exit status."""
     if options.jobs:
         return run_by_hand(options, config)
+    takeover: Takeover | None = getattr(options, "takeover", None)
+    if takeover is not None and takeover.is_trial:
+        return rehearse(takeover, config)
     refuse_root(options)
-    environment = dict(os.environ)  # as it was given to us
+    environment = dict(os.environ) if takeover is None else takeover.environment  # as it was given to us
     log.set_up(config.scheduler, options.verbose, os.environ)
     hide()
     config = _with_options(config, options)
-    if options.quits and (daemon_name := _active_daemon(config)):
+    if takeover is None and options.quits and (daemon_name := _active_daemon(config)):
         print(printable(f"group {config.scheduler.group} is served by {daemon_name}"))
         return 0
-    if options.test or options.test_first:
+    if takeover is None and (options.test or options.test_first):
         failed = test_agents(config)
         if options.test or failed:
             return 1 if failed else 0
     log.LOG.info("configuration %s", locate(options.config, os.environ))
     written, config = config.database, with_logins(config, os.environ)
     read = _reload_function(options, written, config.database)
+    program = upgrade.started_program(environment, None if takeover is None else takeover.document)
+    if takeover is not None:
+        config = config_to_go_on(takeover.document, config)
     manager = pop_manager(os.environ)
     with running_database(config) as conninfo:  # before the guardian: others may use that server when we are gone
         _wait_for_database(config, conninfo)
         guardian_fd = guardian.begin(os.environ)
         has_guardian = guardian_fd is not None
+        if has_guardian:
+            program = replace(program, environment={**environment, guardian.GUARDED: str(os.getppid())})
+        locks = database_locks(config)
         try:
             daemon = Daemon(
                 config, conninfo_of_daemon(config, conninfo), reads_stdin=options.read_stdin, manager=manager,
-                has_guardian=has_guardian, quits_if_served=options.quits, read=read,
+                has_guardian=has_guardian, quits_if_served=options.quits, read=read, program=program,
+                locks=locks, takeover=takeover,
             )  # fmt: skip
             if guardian_fd is not None:
-                daemon.loop.register(guardian_fd, EPOLLIN, lambda _mask: _end_alone(daemon.loop, guardian_fd))
+                daemon.loop.register(guardian_fd, EPOLLIN, partial(_guardian_ended, daemon.loop, guardian_fd))
             status = daemon.run()
         finally:
-            guardian.end_family()
-    if daemon.is_superseded:
-        upgrade.execute_anew(environment | ({guardian.GUARDED: str(os.getppid())} if has_guardian else {}))
+            if takeover is None or takeover.is_over:  # else the program before us goes on with what there is
+                guardian.end_family()
+            close_all(locks)
     return status
+
+
+def rehearse(takeover: Takeover, config: Config) -> int:
+    """Prove that this program can go on as the one that has left its state; nothing is changed. Errors: as a start."""
+    config = config_to_go_on(takeover.document, config)
+    restored_core(takeover.document, config, time.monotonic())
+    if not is_embedded_url(config.database.url):
+        with running_database(config) as conninfo, translated_errors():
+            update_or_check(config, conninfo)
+    return 0
 
 
 def _active_daemon(config: Config) -> str | None:
@@ -133,7 +158,7 @@ def _with_options(config: Config, options: Namespace) -> Config:
     return attrs.evolve(config, hosts=hosts)
 
 
-def _end_alone(loop: Loop, guardian_fd: int) -> None:
+def _guardian_ended(loop: Loop, guardian_fd: int, _mask: int) -> None:
     """End in order when the guardian was killed."""
     loop.unregister(guardian_fd)
     guardian.adopt_orphans()  # of the agents that are killed now; `run` ends them

@@ -283,6 +283,17 @@ def running_database(config: Config) -> Iterator[str]:
         yield conninfo
 
 
+def database_locks(config: Config) -> list[int]:
+    """Return a descriptor that keeps the embedded server running across an exec; none if it is another's."""
+    url = config.database.url
+    if not is_embedded_url(url):
+        return []
+    from scheduler.database.embedded import default_directory, keep  # as above
+
+    directory = url.removeprefix(EMBEDDED).removeprefix(":")
+    return [keep(Path(directory) if directory else default_directory(os.environ))]
+
+
 def conninfo_of_daemon(config: Config, conninfo: str) -> str:
     """Return the login of the daemon: the embedded database belongs to its starter, and it needs less."""
     return make_conninfo(conninfo, user="drover_scheduler") if is_embedded_url(config.database.url) else conninfo

@@ -16,7 +16,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from scheduler.daemon.install_queue_filters import install_routes
 from scheduler.drivers.loop import ConnectionLostError, Steps
@@ -95,7 +95,10 @@ class DaemonControl(Protocol):
     def drain(self) -> None: ...
     def step_down(self) -> bool: ...
     def reload(self) -> Steps[str]: ...
+    def catch_up(self) -> Steps[None]: ...
     def show_state(self) -> None: ...
+    def reexec(self, command: int) -> tuple[bool, str] | None: ...
+    def troubles(self) -> list[dict[str, Any]]: ...
     def take_counted(self) -> Counted: ...
 
 
@@ -295,7 +298,7 @@ class Commands:
                 yield from self._shut_down(row, command)
                 return GoesOn()
             outcome = yield from self._act(row, command)
-            if VERBS[command.verb].about != EVERY:
+            if VERBS[command.verb].about != EVERY or isinstance(outcome, Later):
                 return outcome
             if isinstance(outcome, Done):
                 yield from self._acknowledge(row, outcome)

@@ -29,7 +29,7 @@ from uuid import uuid4
 from scheduler.daemon.log import log_line
 from scheduler.drivers.libpq import with_parameters, writable
 from scheduler.drivers.loop import Callback, Loop, Steps, Task, Until
-from scheduler.drivers.postgres import Connection
+from scheduler.drivers.postgres import Backend, Connection
 from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.queue import settings as queue_settings
 from scheduler.drivers.sql import OURS, Failure, Query, Stat, setting
@@ -98,7 +98,8 @@ class Connections:
         self.log = ConnectionLog(log_line, lambda: loop.now)
         self.refused = RefusedStatements(log_line, self._refused)
         self.rate_limit = NotifyRateLimit(loop, tasks.notified, self._timers.wake_interval)
-        self._is_queue_ready = False
+        self.is_queue_ready = False
+        self._is_lost = False  # what was in flight for a program before us
         self._reconciling: Task[None] | None = None
         self._create(writable(conninfo), f"listen drover_probe_{uuid4().hex}")
         self.set_owner(tasks.owner)
@@ -140,9 +141,16 @@ class Connections:
             self.refused,
         )  # fmt: skip
 
+    def go_on(self, owner: str, backend: Sequence[Any] | None) -> None:
+        """Work as a program before us did, whose connections are lost; `backend` was its server process."""
+        self._is_lost = True
+        self.set_owner(owner)
+        if backend is not None:
+            self.queue.old_backend = Backend(int(backend[0]), str(backend[1]))
+
     def send_request(self) -> None:
         """Send the core's next request, if the queue connection is free for it."""
-        if self._is_queue_ready and self.queue.is_idle:
+        if self.is_queue_ready and self.queue.is_idle:
             request = self._core.next_request(self._loop.now)
             if request is not None:
                 self._requests.send(request)
@@ -176,13 +184,13 @@ class Connections:
     def _queue_up(self) -> None:
         if not self.log.recovered(QUEUE):
             log_line("info", f"{QUEUE}: up")
-        if self.queue.losses:
+        if self.queue.losses or self._is_lost:
             self._reconciling = Task(self._loop, self._reconcile(self._tasks.owner)).start()
         else:
-            self._is_queue_ready = True
+            self.is_queue_ready = True
 
     def _queue_down(self, reason: str) -> None:
-        self._is_queue_ready = False
+        self.is_queue_ready = False
         if self._reconciling:
             self._reconciling.stop()
         self.refused.clear()
@@ -238,7 +246,7 @@ class Connections:
             self._core.handle(e.RowsLost(tuple(row for row in rows if row[0] in strayed)), self._loop.now)
         live = self._core.live_rows()
         yield from statements.insist("rescue", **ours, live=live, age=0.0)
-        self._is_queue_ready = True
+        self.is_queue_ready = True
         self._core.handle(e.Woken(), self._loop.now)
 
 

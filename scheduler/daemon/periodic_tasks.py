@@ -279,7 +279,7 @@ class PeriodicTasks:
             "slow_turns": loop.slow_turns,
             "cpu_s": round(process_time(), 3),
             "memory_mb": resident_mb(),
-            "troubles": self._connections.log.failing(),
+            "troubles": self._connections.log.failing() + self.context.daemon.troubles(),
         }
         run_s = loop.now - self._began
         rows.append(report.scheduler_row(os.getpid(), self._lease.shown, run_s, self._statements(), vitals))
@@ -310,6 +310,12 @@ class PeriodicTasks:
             raise
         if counted:
             self._due_in("count", min(COUNT_GAP_S, self._timers.status_interval))
+
+    def save_counts(self) -> Steps[None]:
+        """Write down what is in memory only, since another program takes over."""
+        if self._is_serving:
+            yield from self._show_starts()
+            yield from self._count()
 
     def take_counted(self) -> Counted:
         """Return what was counted since the last call, and what could not be saved then."""

@@ -1,83 +1,335 @@
-"""Replacing the program of a running daemon: when its own files have changed it drains, and executes the new ones.
+"""Replacing the program of a running daemon: it executes the new one in the same process, with its agents alive.
 
-Touches the files of the package, and one child that tries whether they can be imported at all. It is the same process
-before and after, with the same arguments and environment, so a service manager and the guardian see no end. Signals
-that come in between are kept for the new program.
+Notices that the files of the program have changed (`reexec` in the configuration), or is asked to by a command. Then
+one state of the table UPGRADE (model/states.py) after the other, each with an end; when one is late the old program
+goes on as if nothing had been. First a child of the new program reads the state as it is then, which proves that it can
+be imported, has a configuration and a schema that it likes, and understands the state; nothing is held up by that. Then
+nothing new is begun, then nothing is read any more, what waits is saved, the state is written again, and the process
+executes the new program (handover.py), which has the same pid, arguments and environment. Signals are kept meanwhile.
+
+A copy of the files that this program was started from is kept aside: should the new program not come up, it goes on.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from select import EPOLLIN
-from typing import Final
+from typing import Any, Final
 
+from scheduler.daemon import handover
+from scheduler.daemon.daemon_state import DaemonState
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Loop, Steps, Task, ready
 from scheduler.drivers.system import SIGNALS, pidfd_of
-from scheduler.package_data import PACKAGE, schema_dir
+from scheduler.model.states import NEVER, UPGRADE, UpgradeEvent, UpgradeState
+from scheduler.package_data import PACKAGE, schema_dir, version
 
-TRIAL_S: Final = 30.0  # for the import of the new program
+LIMITS_S: Final = {
+    UpgradeState.RESTING: NEVER, UpgradeState.WAITING: 3600.0, UpgradeState.TRYING: 30.0, UpgradeState.HOLDING: 10.0,
+    UpgradeState.FREEZING: 5.0,
+}  # fmt: skip
+LOOKS_S: Final = {  # between two looks whether a state is over
+    UpgradeState.WAITING: 0.2, UpgradeState.HOLDING: 0.005, UpgradeState.FREEZING: 0.001,
+}  # fmt: skip
+AGAIN_S: Final = 60.0  # until files that changed are tried again, if nothing but time was missing
+TOLD_S: Final = 60.0  # between two lines about what is waited for
+SAID_BYTES: Final = 2000  # kept of what a new program says that cannot go on
+COPY: Final = "drover-program-"
+PARTS: Final = ("scheduler", "schema", "agents", "etc")
 
 Mark = frozenset[tuple[str, int, int]]
 
 
-def files() -> Mark:
-    """Return each file of the program: path, time of its last change in nanoseconds, size."""
-    found = []
-    for path in (*PACKAGE.rglob("*.py"), *schema_dir().rglob("*.sql")):
-        with suppress(FileNotFoundError):  # it has gone since the directory was read
-            stat = path.stat()
-            found.append((str(path), stat.st_mtime_ns, stat.st_size))
-    return frozenset(found)
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The program that this process is to execute: how it was started, and where its files are."""
+
+    argv: Sequence[str]
+    words: Sequence[str]  # of the command line
+    environment: Mapping[str, str]
+    package: Path
+    schema: Path
+
+    def files(self) -> Mark:
+        """Return each of its files: path, time of its last change in nanoseconds, size."""
+        found = []
+        for path in (*self.package.rglob("*.py"), *self.schema.rglob("*.sql")):
+            with suppress(FileNotFoundError):  # it has gone since the directory was read
+                stat = path.stat()
+                found.append((str(path), stat.st_mtime_ns, stat.st_size))
+        return frozenset(found)
+
+
+def started_program(environment: Mapping[str, str], document: Mapping[str, Any] | None = None) -> Program:
+    """Return the program as it was started; after a hand-back that is another than the one that runs: its copy."""
+    here = Program(sys.orig_argv, sys.argv[1:], environment, PACKAGE, schema_dir())
+    if document is None:
+        return here
+    given = document["program"]
+    return replace(here, argv=given["argv"], package=Path(given["package"]), schema=Path(given["schema"]))
+
+
+def keep_copy(environment: Mapping[str, str]) -> str | None:
+    """Copy the files of this program into a private directory and return that; None if there is no room."""
+    place = environment.get("RUNTIME_DIRECTORY", "").split(":")[0] or None
+    folder = None
+    try:
+        folder = tempfile.mkdtemp(prefix=COPY, dir=place)
+        installed = (PACKAGE / "_data").is_dir()
+        for part in PARTS[:1] if installed else PARTS:
+            shutil.copytree(PACKAGE.parent / part, Path(folder) / part)
+        for path in PACKAGE.parent.glob("*__mypyc*.so"):  # what compiled modules share
+            shutil.copy2(path, folder)
+    except OSError as error:
+        log_line("warning", f"no copy of the program can be kept, to go on after a failed upgrade: {error.strerror}")
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return None
+    return folder
+
+
+def remove_copy(folder: str | None) -> None:
+    """Remove a copy that is not needed any more."""
+    if folder and Path(folder).name.startswith(COPY):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Upgrade:
-    """Notices that the program was replaced; calls `go` once, when the new one can be imported."""
+    """The replacement of the program of one daemon.
 
-    def __init__(self, loop: Loop, go: Callable[[], object]) -> None:
-        self._loop, self._go = loop, go
-        self._running = self._last = self._tried = files()
-        self._is_trying = False
+    `prepare` is called right before the exec, and `recover` if that fails.
+    """
+
+    def __init__(
+        self, loop: Loop, state: DaemonState, program: Program, prepare: Callable[[], None],
+        recover: Callable[[], None], *, follows: bool, limit_s: float, locks: Sequence[int] = (),
+        takeover: handover.Takeover | None = None,
+    ) -> None:  # fmt: skip
+        self._loop, self._daemon, self._program = loop, state, program
+        self._prepare, self._recover = prepare, recover
+        self._follows, self._limit_s, self._locks = follows, limit_s, locks
+        self._state = UpgradeState.RESTING
+        self._until = self._look_at = NEVER
+        self._running = self._last = self._tried = program.files()
+        self._again_at = NEVER  # when files that were tried are tried again
+        self._commands: set[int] = set()  # that wait for what comes of it
+        self._outcomes: dict[int, tuple[bool, str]] = {}  # of commands
+        self._since = self._told_at = 0.0
+        self._waits_for = ""
+        self._trial: Task[None] | None = None
+        self._copy: str | None = None
+        if takeover is not None:
+            self._come_from(takeover)
+        elif follows:
+            self._copy = keep_copy(program.environment)
+
+    def _come_from(self, takeover: handover.Takeover) -> None:
+        """Tell those who asked for it that the program was replaced, or why it was not."""
+        given = takeover.document["program"]
+        is_back = takeover.is_back
+        text = takeover.reason if is_back else f"version {version()} has taken over from {given['version']}"
+        self._outcomes = {int(pk): (not is_back, text) for pk in given.get("commands", ())}
+        self._copy = given.get("copy") if is_back else None
+
+    @property
+    def is_resting(self) -> bool:
+        """Return whether nothing is under way."""
+        return self._state is UpgradeState.RESTING
+
+    def troubles(self) -> list[dict[str, Any]]:
+        """Return what is waited for, and for how many seconds, as `drover status` shows it."""
+        if not self._waits_for:
+            return []
+        return [{"what": "reexec", "reason": self._waits_for, "seconds": round(self._loop.now - self._since, 1)}]
+
+    # ---- who wants it
 
     def check(self) -> None:
         """Compare the files; new ones are tried when they are the same at the next check: a replacement takes time."""
+        if not self._follows:
+            return
         with suppress(OSError):  # too many open files, most likely; the next check may find it better
-            before, self._last = self._last, files()
-            if not self._is_trying and self._last == before and self._last not in (self._running, self._tried):
-                Task(self._loop, self._try()).start()
+            before, self._last = self._last, self._program.files()
+            is_new = self._last != self._tried or self._loop.now >= self._again_at
+            if self.is_resting and self._last == before and self._last != self._running and is_new:
+                self._begin("the program was replaced")
+
+    def ask(self, command: int) -> tuple[bool, str] | None:
+        """Execute the program that is there now, for a command; return what came of it, when that is known."""
+        if command not in self._outcomes and command not in self._commands:
+            self._commands.add(command)
+            self._begin("an operator wants it")
+        return self._outcomes.get(command)
+
+    def drop(self, why: str) -> None:
+        """Go on as this program, if another was to take over."""
+        if not self.is_resting:
+            self._fail(UpgradeEvent.DROPPED, why)
+
+    def _begin(self, why: str) -> None:
+        if not self.is_resting:
+            return
+        log_line("info", f"reexec: {why}: the new program is tried, and goes on with all agents")
+        self._tried, self._again_at, self._since, self._told_at = self._last, NEVER, self._loop.now, self._loop.now
+        if self._copy is None and self._running == self._program.files():
+            self._copy = keep_copy(self._program.environment)
+        self._fire(UpgradeEvent.ASKED)
+
+    # ---- one state after the other
+
+    def _fire(self, event: UpgradeEvent) -> None:
+        state = UPGRADE.after(self._state, event)
+        if state is not None:
+            self._state, self._until = state, self._loop.now + LIMITS_S[state]
+
+    def _fail(self, event: UpgradeEvent, why: str) -> None:
+        """Go on as the old program, and tell why."""
+        log_line("warning" if event is UpgradeEvent.DROPPED else "error", f"reexec: {why}: the old program goes on")
+        was_held = self._state in (UpgradeState.HOLDING, UpgradeState.FREEZING)
+        if self._trial is not None:
+            self._trial.stop()
+            self._trial = None
+        self._fire(event)
+        self._waits_for = ""
+        self._outcomes |= dict.fromkeys(self._commands, (False, why))
+        self._commands.clear()
+        if event is not UpgradeEvent.REFUSED:
+            self._again_at = self._loop.now + AGAIN_S
+        if was_held:
+            self._daemon.release()
+
+    def step(self) -> float:
+        """Go on if something has come; return when to look again."""
+        now, state = self._loop.now, self._state
+        if state is UpgradeState.RESTING:
+            return NEVER
+        if now >= self._until:
+            what = self._waits_for or "the new program has not read the state"
+            self._fail(UpgradeEvent.LATE, f"{what}, after {LIMITS_S[state]:g} s of {state.name}")
+            return NEVER
+        _STEPS[state](self)
+        if self._state is not state:
+            return now
+        return min(self._until, now + LOOKS_S.get(state, NEVER))
+
+    def _wait_for_rows(self) -> None:
+        """Go on when no query has more rows left than can travel; meanwhile all is as usual."""
+        job = self._daemon.unfinished_query()
+        if job is None:
+            self._waits_for = ""
+            self._fire(UpgradeEvent.CAN_TRAVEL)
+            self._trial = Task(self._loop, self._try())
+            self._trial.start()
+            return
+        self._waits_for = f"job {job} has a query without a key, and more rows left than can travel"
+        if self._loop.now >= self._told_at:
+            waited = self._loop.now - self._since
+            self._told_at = self._loop.now + TOLD_S
+            log_line("info", f"reexec: {self._waits_for}: waiting for it, since {waited:.0f} s")
+
+    def _hold(self) -> None:
+        """Begin nothing new, and freeze all when nothing is under way."""
+        self._daemon.hold()
+        self._waits_for = self._daemon.obstacle()
+        if not self._waits_for:
+            self._daemon.freeze()
+            self._fire(UpgradeEvent.QUIET)
+
+    def _save(self) -> None:
+        """Execute the new program when all is saved."""
+        self._waits_for = self._daemon.unsaved()
+        if self._waits_for:
+            return
+        try:
+            self._execute()
+        except OSError as error:
+            self._recover()
+            self._fail(UpgradeEvent.FAILED, f"the new program is not executed: {error.strerror}")
+
+    def _document(self) -> dict[str, Any]:
+        program = self._program
+        given = {
+            "argv": list(program.argv), "words": list(program.words), "package": str(program.package),
+            "schema": str(program.schema), "copy": self._copy, "version": version(),
+            "commands": sorted(self._commands),
+        }  # fmt: skip
+        document = {**self._daemon.document(), "program": given, "limit": self._limit_s, "locks": list(self._locks)}
+        return document | {"fds": [*document["fds"], *self._locks]}
+
+    def _execute(self) -> None:
+        """Execute the new program; returns only by an error. Errors: OSError."""
+        document = self._document()
+        fd = handover.write(document)
+        try:
+            self._prepare()
+            hold_signals()
+            handover.execute(list(self._program.argv), self._program.environment, handover.GO, fd, document["fds"])
+        finally:
+            os.close(fd)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    # ---- the trial
 
     def _try(self) -> Steps[None]:
-        """Import the new program in a child, and go on as it if that is possible."""
-        code = f"import sys; sys.path[:] = {sys.path!r}; import scheduler.cli.run"
-        trial = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        pidfd = pidfd_of(trial)
-        self._tried, self._is_trying = self._last, True
+        """Let a child of the new program read the state as it is now."""
         try:
-            yield from ready(pidfd, EPOLLIN, self._loop.now + TRIAL_S)
-        except TimeoutError:
-            trial.kill()
+            fd, said = handover.write(self._document()), os.memfd_create("drover-said")
+            environment = {**self._program.environment, handover.VARIABLE: f"{handover.TRY} {fd}"}
+            try:
+                trial = subprocess.Popen(
+                    self._program.argv, executable=sys.executable, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL, stderr=said, env=environment, pass_fds=(fd,),
+                )  # fmt: skip
+                pidfd = pidfd_of(trial)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            self._trial = None
+            self._fail(UpgradeEvent.FAILED, f"the state is not written: {error.strerror}")
+            return
+        try:
             yield from ready(pidfd, EPOLLIN)
-        os.close(pidfd)
-        self._is_trying = False
-        if trial.wait() == 0:
-            log_line("info", "the program was replaced: draining, to go on as the new one")
-            self._go()
+        finally:
+            trial.kill()  # it is dead already, or nobody waits for it any more
+            status = trial.wait()
+            os.close(pidfd)
+            text = os.pread(said, 1 << 20, 0)[-SAID_BYTES:].decode(errors="replace")
+            os.close(said)
+        self._trial = None
+        if status == 0:
+            self._fire(UpgradeEvent.READ)
         else:
-            log_line("error", "the program was replaced, and the new one cannot be imported: going on as the old one")
+            self._fail(UpgradeEvent.REFUSED, f"the new program cannot go on: {last_line(text) or status}")
+
+    # ---- the end
+
+    def close(self) -> None:
+        """End it: the daemon ends."""
+        if self._trial is not None:
+            self._trial.stop()
+        remove_copy(self._copy)
+
+
+_STEPS: Final[dict[UpgradeState, Callable[[Upgrade], None]]] = {
+    UpgradeState.WAITING: Upgrade._wait_for_rows,
+    UpgradeState.TRYING: lambda upgrade: None,
+    UpgradeState.HOLDING: Upgrade._hold,
+    UpgradeState.FREEZING: Upgrade._save,
+}
+
+
+def last_line(text: str) -> str:
+    """Return the last line of what a program has said, of a traceback that is the error."""
+    return " ".join((text.strip().splitlines() or [""])[-1].split())
 
 
 def hold_signals() -> None:
     """Block signals: they stay pending for the program that is executed next, whose Signals unblocks them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-
-
-def execute_anew(environment: Mapping[str, str]) -> None:
-    """Execute the program that is there now; never returns. Errors: OSError."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(sys.executable, sys.orig_argv, environment)

@@ -402,6 +402,12 @@ def reload(context: Context, row: CommandRow, command: Command) -> Steps[Outcome
         return Done(str(error), ok=False)
 
 
+def reexec(context: Context, row: CommandRow, command: Command) -> Outcome:
+    """Execute the program that is there now; the command ends when that has come up, or the old one goes on."""
+    outcome = context.daemon.reexec(row.pk)
+    return Later() if outcome is None else Done(outcome[1], ok=outcome[0])
+
+
 def reopen_log(context: Context, row: CommandRow, command: Command) -> Outcome:
     try:
         return Done(log.reopen())
@@ -440,6 +446,6 @@ ACTIONS: Final[dict[str, Action]] = {
     for action in (
         kill, cancel, signal, release, hold, ice, retry, priority, unblock, run, set_host, set_type, pause, add_queue,
         remove_queue, set_program, set_filter, set_rate, set_schedule, run_schedule, flush, status, shutdown, step_down,
-        reload, reopen_log, verbose, reset, poll,
+        reload, reexec, reopen_log, verbose, reset, poll,
     )
 }  # fmt: skip

@@ -51,6 +51,9 @@ class Watch:
         self.owner = str(uuid.uuid4())
         self.lease = Lease(config.scheduler)
         self._is_busy = False
+        self._is_paused = False  # another program is to take over: nothing but the lease
+        self._is_settled = False  # since that began all is written down
+        self._takes_over: Callable[[], None] | None = None  # called when all is known that a program before us knew
         self._is_opening = False  # the group is ours; commands that waited for a daemon come before its first job
         schedinfo = f"{self._identity.host}.{self._identity.pid}"
         self.connections = Connections(loop, config, conninfo, core, queries, schedinfo, self, daemon.show_state)
@@ -68,13 +71,54 @@ class Watch:
         self.connections.rate_limit.set_gap(config.scheduler.wake_interval)
         self.periodic.set_timers(config.scheduler)
 
+    # ---- another program that takes over, or that was before us
+
+    def pause(self, wanted: bool) -> None:
+        """Begin no task but those of the lease, and write down what is in memory only; or go on."""
+        self._is_paused, self._is_settled = wanted, False
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether nothing is under way, and all is written down since the pause began."""
+        return self._is_settled and not self._is_busy
+
+    def kept(self) -> dict[str, Any]:
+        """Return what another program needs to go on with our group: JSON."""
+        return {"owner": self.owner, "lease": self.lease.kept(), "backend": self.connections.queue.backend}
+
+    def go_on(self, kept: Mapping[str, Any], ready: Callable[[], None]) -> None:
+        """Go on with the group of a program before us; `ready` is called when agents may be given work again."""
+        self.owner = kept["owner"]
+        self.connections.go_on(self.owner, kept.get("backend"))
+        self._takes_over = ready
+        self.lease.go_on(kept.get("lease"), self._loop.now)
+
+    def _steps_of_takeover(self) -> Steps[None] | None:
+        """Return the next step: the lease is renewed, rows and memory are compared, then the tables are read."""
+        if statement := self.lease.step(self._loop.now):
+            return self._lease_steps(statement)
+        is_ours = self.lease.state is not LeaseState.SERVING or self.lease.is_renewed
+        return self._take_over() if is_ours and self.connections.is_queue_ready else None
+
+    def _take_over(self) -> Steps[None]:
+        is_serving = self.lease.state is LeaseState.SERVING
+        if is_serving:
+            yield from self.periodic.context.follow_tables()
+        ready, self._takes_over = self._takes_over, None
+        assert ready is not None
+        if is_serving:
+            self.periodic.all_due(LOCKED_S)
+            self._core.handle(Serve(self.lease.until), self._loop.now)
+        ready()
+        yield from self._daemon.catch_up()
+
     # ---- what the connection reports
 
     def up(self) -> None:
         """Begin anew: the connection is up and listens."""
         self._is_busy = False
         self.lease.connected(self._loop.now)
-        if self.lease.state is LeaseState.SERVING:
+        if self.lease.state is LeaseState.SERVING and self._takes_over is None:
             self.periodic.all_due()
 
     def down(self) -> None:
@@ -113,7 +157,8 @@ class Watch:
     def step(self) -> float:
         """Begin the next task, if it is time; return the instant of the one after it."""
         deadline = self._next_deadline()
-        if deadline > self._loop.now and not self._is_opening:
+        is_special = self._is_opening or self._is_paused or self._takes_over is not None
+        if deadline > self._loop.now and not is_special:
             return deadline  # as in most turns of a busy daemon
         if self._is_free and (steps := self._next_steps()) is not None:
             self._is_busy = True
@@ -128,6 +173,13 @@ class Watch:
         return min(self.lease.next_deadline(), self.periodic.next_deadline()) if self._is_free else NEVER
 
     def _next_steps(self) -> Steps[None] | None:
+        if self._takes_over is not None:
+            return self._steps_of_takeover()
+        if self._is_paused:
+            if statement := self.lease.step(self._loop.now):
+                return self._lease_steps(statement)
+            has_more, self._is_settled = not self._is_settled, True
+            return self.periodic.save_counts() if has_more else None
         if self._is_opening and self.periodic.commands.is_caught_up:
             self._is_opening = False
             return self._open()
@@ -237,6 +289,8 @@ class Watch:
     def _renewed(self, rows: list[Cells]) -> None:
         now, was_stepping_down = self._loop.now, self.lease.state is LeaseState.STEPPING_DOWN
         self.lease.renewed(bool(rows), now)
+        if rows and self._takes_over is not None:
+            return
         if rows:
             self._core.handle(Serve(self.lease.until), now)
             return

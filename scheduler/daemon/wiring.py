@@ -6,14 +6,16 @@ gets its next request, the watch connection its next statement, then the loop wa
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any, Final
 
+from scheduler.daemon.daemon_state import DaemonState, restored_core
+from scheduler.daemon.handover import NotUpError, Takeover
 from scheduler.daemon.log import LOG, TRACE, crash_fd, echo, log_line
 from scheduler.daemon.stdin_jobs import StdinJobs
-from scheduler.daemon.upgrade import Upgrade, hold_signals
+from scheduler.daemon.upgrade import Program, Upgrade, hold_signals, remove_copy
 from scheduler.daemon.watch_connection import Watch
 from scheduler.drivers.agentdb import AgentDb
 from scheduler.drivers.job_queries import JobQueries
@@ -24,6 +26,7 @@ from scheduler.drivers.program_files import copies_folder
 from scheduler.drivers.service_manager import Notifier, ReadyFile, ServiceManager
 from scheduler.drivers.sql import load
 from scheduler.drivers.system import Signals, collect_rarely
+from scheduler.errors import ConfigError
 from scheduler.model import events as e
 from scheduler.model.config import Config
 from scheduler.model.counters import Counted
@@ -41,26 +44,39 @@ class Daemon:
     def __init__(
         self, config: Config, conninfo: str, *, reads_stdin: bool = False, manager: ServiceManager | None = None,
         has_guardian: bool = False, quits_if_served: bool = False, read: Callable[[], Config] | None = None,
+        program: Program | None = None, locks: Sequence[int] = (), takeover: Takeover | None = None,
     ) -> None:  # fmt: skip
+        """Be ready to `run`; with `takeover` as the daemon that has left this, whose program was executed before us."""
         self.config = config
+        self._takeover = takeover
         self._quits_if_served = quits_if_served
         self._read = read or (lambda: config)  # the files anew. Errors: ConfigError
         self.loop = Loop(on_pause=self._resume)
-        self.core = Core(config, self.loop.now)
+        kept = None if takeover is None else takeover.document
+        self.core = Core(config, self.loop.now) if kept is None else restored_core(kept, config, self.loop.now)
         self.core.report_ends(reads_stdin)
         self.core.log_routine(LOG.isEnabledFor(logging.DEBUG))
         self._over = False
-        self.is_superseded = False  # the program was replaced: it is to be executed when this one has ended
-        follows_upgrades = config.scheduler.reexec and not reads_stdin
-        self._upgrade = Upgrade(self.loop, self._supersede) if follows_upgrades else None
+        self._watchdog: Watchdog | None = None
         self.notifier = Notifier(self.loop, manager, self._status_line, main_pid=has_guardian)
-        self._ready_file = ReadyFile(config.scheduler.ready_file)
+        self._ready_file = ReadyFile(config.scheduler.ready_file, is_new=takeover is None)
         self.processes = Processes(
             self.loop, config, agent_folders(), self.core.agent_output, self.core.agent_stderr,
-            self.core.exec_output, self._handle, copies_folder(os.environ),
+            self.core.exec_output, self._handle, copies_folder(os.environ), None if kept is None else kept["processes"],
         )  # fmt: skip
         self._connect(config, conninfo, reads_stdin)
         self._drivers = self._driver_table()
+        self._whole = DaemonState(self.loop, self.core, self.processes, self.watch, lambda: self.config)
+        self._upgrade: Upgrade | None = None
+        if program is not None and not reads_stdin:
+            timers = config.scheduler
+            self._upgrade = Upgrade(
+                self.loop, self._whole, program, self._prepare_exec, self._recover, follows=timers.reexec,
+                limit_s=timers.reexec_limit, locks=locks, takeover=takeover,
+            )  # fmt: skip
+        if kept is not None:
+            self._whole.frozen_at = float(kept["frozen_at"])
+            self.watch.go_on(kept["watch"], self._come_up)
 
     def _connect(self, config: Config, conninfo: str, reads_stdin: bool) -> None:
         """Create what uses the database; nothing is open yet."""
@@ -105,7 +121,10 @@ class Daemon:
         """Serve until asked to end; return the exit status. Errors: ConfigError, another group has our hosts."""
         signals = Signals(self.loop, self.signalled)
         timers = self.config.scheduler
-        watchdog = Watchdog(timers.hang_limit, crash_fd()) if timers.hang_limit else None
+        if self._takeover is not None:
+            self._takeover.set_no_alarm()
+            self.loop.at(self._takeover.began + self._takeover.limit_s, self._give_up)
+        watchdog = self._watchdog = Watchdog(timers.hang_limit, crash_fd()) if timers.hang_limit else None
         self.loop.watch_with(
             watchdog, lambda s, where: log_line("error", f"the loop was held up for {s:.1f} s in {where}")
         )
@@ -122,10 +141,12 @@ class Daemon:
         finally:
             if watchdog is not None:
                 watchdog.close()
-            if self.is_superseded:
+            if self._is_taking_over:  # we hand back: nothing of what the program before us left is to end
                 hold_signals()
-            signals.close()
-            self.close()
+                signals.close()
+            else:
+                signals.close()
+                self.close()
         return 1 if self.stdin_jobs is not None and self.stdin_jobs.failed else 0
 
     # What is left for a later step, by whom, and where it is picked up: in the same turn of the loop, or at the next
@@ -141,6 +162,9 @@ class Daemon:
 
     def turn(self) -> None:
         """Carry out all effects of the core, then wait for the next event or deadline."""
+        if self._whole.is_frozen:
+            self._turn_frozen()
+            return
         loop, core = self.loop, self.core
         if core.has_effects:
             self._carry_out()  # a line that is ready goes to its agent at once
@@ -152,7 +176,9 @@ class Daemon:
         if self.stdin_jobs is not None and self.stdin_jobs.has_just_ended():
             self.drain()
             return  # what the watch connection has to show is due at once
-        if core.has_work:
+        if self._upgrade is not None:
+            watch_deadline = min(watch_deadline, self._upgrade.step())
+        if core.has_work or self._whole.is_frozen:
             return
         deadline = core.next_deadline()
         loop.turn(min(deadline, watch_deadline))
@@ -160,6 +186,71 @@ class Daemon:
             core.tick(loop.now)
         elif core.is_over():
             self._carry_out()
+
+    # ---- the program before us, and the next one
+
+    @property
+    def _is_taking_over(self) -> bool:
+        """Return whether the program before us can still go on in our place."""
+        return self._takeover is not None and not self._takeover.is_over
+
+    def _turn_frozen(self) -> None:
+        """Save all that there is, or connect: nothing of any agent is read or written."""
+        if self.core.has_effects and not self._is_taking_over:
+            self._carry_out()
+        self.connections.send_request()
+        deadline = self.watch.step()
+        if self._upgrade is not None:
+            deadline = min(deadline, self._upgrade.step())
+        if self._whole.is_frozen:
+            self.loop.turn(deadline)
+
+    def _come_up(self) -> None:
+        """Go on with the agents of the program before us, which cannot go on any more."""
+        takeover = self._takeover
+        assert takeover is not None
+        held_s = self.loop.now - self._whole.frozen_since
+        takeover.finish()
+        self._whole.release()
+        if (copy := takeover.document["program"].get("copy")) and not takeover.is_back:
+            remove_copy(copy)
+        log_line("info", f"{takeover.told}: {self.core.report.in_short()}; agents were not read for {held_s:.3f} s")
+        self.show_state()
+
+    def _give_up(self) -> None:
+        """Hand back, since we are not up in time; or, if we are what was handed back to, go on as we are."""
+        if self._takeover is not None and self._takeover.is_back and self._is_taking_over:
+            self._come_up()
+        elif self._is_taking_over:
+            away = next((each["reason"] for each in self.connections.log.failing()), "the database has not answered")
+            raise NotUpError(f"not in {self._whole.seconds_frozen:.0f} s: {away}")
+
+    def _prepare_exec(self) -> None:
+        """Let nothing of ours reach the next program but what travels."""
+        if self._watchdog is not None:
+            self._watchdog.set(0.0)
+        self.notifier.reloading()
+
+    def _recover(self) -> None:
+        """Go on: no other program was executed."""
+        self.show_state()
+
+    def reexec(self, command: int) -> tuple[bool, str] | None:
+        """Execute the program that is there now; return what came of that, once it is known."""
+        if self._upgrade is None:
+            return False, "a daemon that reads jobs from its standard input (-I) is not executed anew"
+        return self._upgrade.ask(command)
+
+    def troubles(self) -> list[dict[str, Any]]:
+        """Return what the replacement of the program waits for."""
+        return [] if self._upgrade is None else self._upgrade.troubles()
+
+    def _stay(self, why: str) -> None:
+        """Do not let another program take over, nor hand back to one."""
+        if self._is_taking_over:
+            self._come_up()
+        elif self._upgrade is not None:
+            self._upgrade.drop(why)
 
     def _carry_out(self) -> None:
         core, is_traced = self.core, LOG.isEnabledFor(TRACE)
@@ -186,10 +277,9 @@ class Daemon:
 
     def close(self) -> None:
         """End every child and close every connection."""
-        if self.is_superseded:
-            self.notifier.reloading()
-        else:
-            self.notifier.stopping()
+        self.notifier.stopping()
+        if self._upgrade is not None:
+            self._upgrade.close()
         self.processes.close()
         self.connections.close()
         if self.stdin_jobs is not None:
@@ -203,6 +293,8 @@ class Daemon:
 
     def show_state(self) -> None:
         """Show what we are to our group, which may have changed."""
+        if self._is_taking_over:
+            return
         if self._quits_if_served and self.watch.lease.is_served_elsewhere and not self.core.is_ending:
             log_line("info", "quitting, since another daemon serves the group (--quit-if-served)")
             self.stop()
@@ -266,9 +358,19 @@ class Daemon:
         log_line("info", f"reload: {text}")
         return text
 
+    def catch_up(self) -> Steps[None]:
+        """Go on with the configuration that the files have now, after the program was replaced."""
+        try:
+            if within_reach(self.config, self._read()) == self.config:
+                yield from self.watch.register(self.config)  # our version is another
+            else:
+                yield from self.reload()
+        except ConfigError as error:
+            log_line("error", f"the configuration of before is kept: {error}")
+
     def drain(self) -> None:
         """End when what is in hand is done; asked once more, give SQL jobs back too."""
-        self.is_superseded = False
+        self._stay("the daemon is to end")
         is_first = not self.core.is_draining
         rest = "nothing new is begun" if is_first else "SQL jobs are given back too"
         log_line("info", f"draining: what is in hand is finished, {rest}")
@@ -276,15 +378,9 @@ class Daemon:
         self.watch.show_soon()
         self.notifier.update_status()
 
-    def _supersede(self) -> None:
-        """Drain, then execute the program that is there now, unless we are asked to end by then."""
-        if not self.core.is_ending:
-            self.drain()
-            self.is_superseded = True
-
     def stop(self) -> None:
         """Kill all and end, in time even if the database saves nothing: the next daemon rescues the rows."""
-        self.is_superseded = False
+        self._stay("the daemon is to end")
         log_line("info", "stopping: agents are killed, their rows given back")
         limit = self.config.scheduler.kill_grace + LAST_WORDS_S
         self.loop.at(self.loop.now + limit - LAST_WORDS_S / 2, self.processes.abandon_remote)
@@ -298,6 +394,7 @@ class Daemon:
 
     def step_down(self) -> bool:
         """Let another daemon take the group over, and stand by; return False when we are ending anyway."""
+        self._stay("another daemon is to take the group over")
         is_begun = self.core.step_down(self.loop.now)
         limit = self.config.scheduler.kill_grace + LAST_WORDS_S
         self.loop.at(self.loop.now + limit, partial(self._release_group, self.watch.owner))

@@ -62,6 +62,13 @@ def join(directory: Path, *, durable: bool, binaries: Path | None = None) -> Ite
         yield conninfo
 
 
+def keep(directory: Path) -> int:
+    """Return a descriptor that is one more user of a server which we use; it may be passed on. Errors: OSError."""
+    fd = os.open(directory.absolute() / "users", os.O_RDWR | os.O_CLOEXEC)
+    fcntl.flock(fd, fcntl.LOCK_SH)  # at once: we have one already
+    return fd
+
+
 @contextmanager
 def temporary(*, durable: bool = False, binaries: Path | None = None) -> Iterator[str]:
     """Run a server in a directory of its own and yield a conninfo; nothing remains, even after kill -9."""

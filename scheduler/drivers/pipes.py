@@ -52,6 +52,12 @@ class Outputs:
             os.close(fd)
         return CLOSED
 
+    def freeze(self, fd: int) -> None:
+        """Do not read or write until it is registered anew, whatever pauses end meanwhile."""
+        if fd != CLOSED:
+            self._paused.pop(fd, None)
+            self.loop.unregister(fd)
+
     def pause(self, fd: int, excess_s: float) -> None:
         """Do not read for a while, longer the more descriptors are paused."""
         reader = self.loop.unregister(fd)
@@ -99,6 +105,28 @@ class Pipes:
             self.write(stdin)
             if not self.unsent:
                 self.close_stdin()
+
+    @property
+    def fds(self) -> list[int]:
+        """Return the descriptors that are open."""
+        return [fd for fd in (self.stdin, self.stdout, self.stderr) if fd != CLOSED]
+
+    def freeze(self) -> None:
+        """Read and write nothing until `thaw`: what the process writes waits in its pipes."""
+        for fd in self.fds:
+            self._outputs.freeze(fd)
+
+    def thaw(self) -> None:
+        """Read and write again."""
+        for fd, reader in self._readers():
+            if fd != CLOSED:
+                self._loop.register(fd, EPOLLIN, reader)
+        if self.unsent and self.stdin != CLOSED:
+            self._loop.register(self.stdin, EPOLLOUT, self._write_rest)
+
+    def send_later(self, unsent: bytes) -> None:
+        """Have this to write yet, after `thaw`."""
+        self.unsent = memoryview(unsent) if unsent else b""
 
     def close(self) -> None:
         """Close all; what is in them is lost."""

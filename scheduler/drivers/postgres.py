@@ -85,6 +85,11 @@ class Connection:
         return not (self._queue or session.is_cancelling or is_used)
 
     @property
+    def backend(self) -> Backend | None:
+        """The server process of this session, unless it is a pooler's."""
+        return self._backend
+
+    @property
     def is_pooled(self) -> bool:
         """Return whether a pooler stands between us and the server."""
         return self._session is not None and self._session.is_pooled

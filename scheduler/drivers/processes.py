@@ -16,10 +16,11 @@ import resource
 import select
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from select import EPOLLIN
-from typing import Final
+from typing import Any, Final
 
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until
 from scheduler.drivers.pipes import CLOSED, OnCapture, OnErrors, OnOutput, Outputs, Pipes
@@ -47,10 +48,10 @@ log = logging.getLogger(__name__)
 
 
 class LocalProcess:
-    """A child of ours."""
+    """A child of ours; without a Popen if a program started it that was executed before us."""
 
-    def __init__(self, popen: "subprocess.Popen[bytes]", pidfd: int) -> None:
-        self._popen, self.pidfd, self.pid = popen, pidfd, popen.pid
+    def __init__(self, pid: int, pidfd: int, popen: "subprocess.Popen[bytes] | None" = None) -> None:
+        self._popen, self.pidfd, self.pid = popen, pidfd, pid
         self.grace_s = 0.0  # for its output to end after its own end, beyond `exit_grace`
         self._was_reaped = False
 
@@ -79,7 +80,8 @@ class LocalProcess:
         """Reap it; it is of no use after that."""
         with suppress(ChildProcessError):
             os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG)
-        self._popen.returncode = 0  # else Popen would reap it too; Gone reports how it ended
+        if self._popen is not None:
+            self._popen.returncode = 0  # else Popen would reap it too; Gone reports how it ended
         os.close(self.pidfd)
 
     def how_it_ended(self, slot: int) -> Gone | None:
@@ -114,7 +116,7 @@ def start(spec: ProcessSpec, stdin: bytes | None) -> tuple[LocalProcess, Ends]:
             spec.argv, bufsize=0, stdin=theirs[0], stdout=theirs[1], stderr=theirs[2], cwd=spec.directory,
             env=spec.environment, process_group=0,
         )  # fmt: skip
-        process = LocalProcess(popen, pidfd_of(popen))
+        process = LocalProcess(popen.pid, pidfd_of(popen), popen)
     except (OSError, ValueError):
         close_all(ours)
         raise
@@ -137,10 +139,10 @@ class Child:
     """The process of a slot and its pipes; `over` is called with its end when it is dead and its output has ended."""
 
     def __init__(
-        self, loop: Loop, spawn: Spawn, is_line: bool, process: LocalProcess | RemoteProcess, pipes: Pipes,
+        self, loop: Loop, slot: int, type: str, is_line: bool, process: LocalProcess | RemoteProcess, pipes: Pipes,
         exit_grace: Callable[[], float], over: Callable[[int, Event], None],
     ) -> None:  # fmt: skip
-        self.slot, self.type, self.process, self.pipes = spawn.slot, spawn.type, process, pipes
+        self.slot, self.type, self.process, self.pipes = slot, type, process, pipes
         self.end: Event | None = None  # Gone, or NotCreated of one that was to begin elsewhere
         self._loop, self._is_line, self._exit_grace, self._over = loop, is_line, exit_grace, over
         self._is_over = False
@@ -175,6 +177,36 @@ class Child:
         if self.pipes.stdout == CLOSED and self._is_line and self._mute is None:
             self._mute = self._loop.at(self._loop.now + self._exit_grace(), self._kill_mute)
         self._end_if_over()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether it lives, as far as we know, and is on no other host on which it was not started yet."""
+        return self.end is None and self._debugger is None and self.process.pid > 0
+
+    def freeze(self) -> None:
+        """Neither read nor write, nor notice its end, until `thaw`."""
+        self.pipes.freeze()
+        if self._mute is not None:
+            self._mute.cancel()
+            self._mute = None
+        if isinstance(self.process, LocalProcess):
+            self._loop.unregister(self.process.pidfd)
+
+    def thaw(self) -> None:
+        """Go on where `freeze` stopped."""
+        if isinstance(self.process, LocalProcess):
+            self._loop.register(self.process.pidfd, EPOLLIN, self._has_died)
+        self.pipes.thaw()
+        self.output_ended()
+
+    def kept(self) -> dict[str, Any]:
+        """Return what another program needs to go on with it: JSON, with the numbers of descriptors."""
+        pipes, process = self.pipes, self.process
+        ours = {"pidfd": process.pidfd} if isinstance(process, LocalProcess) else {"remote": process.id}
+        return ours | {
+            "slot": self.slot, "type": self.type, "is_line": self._is_line, "pid": process.pid,
+            "ends": [pipes.stdin, pipes.stdout, pipes.stderr], "unsent": bytes(pipes.unsent).decode("latin-1"),
+        }  # fmt: skip
 
     def abandon(self) -> None:
         """Close its pipes and report nothing of it any more."""
@@ -234,8 +266,12 @@ class Processes:
     def __init__(
         self, loop: Loop, config: Config, agents_path: Sequence[str], on_output: OnOutput, on_errors: OnErrors,
         on_capture: OnCapture, report: Callable[[Event], None], copies: str = "",
+        kept: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """Make it; `copies` is where programs of types with canary agents are copied to, empty: nowhere."""
+        """Have no process yet; with `kept` those of a program that was executed before us, frozen.
+
+        `copies` is where programs of types with canary agents are copied to, empty: nowhere.
+        """
         self._config, self._loop, self._report = config, loop, report
         self._outputs = Outputs(loop, on_output, on_errors, on_capture, report, self._output_ended)
         self._around = Surroundings(os.environ, tuple(agents_path), open_more_files())
@@ -243,8 +279,12 @@ class Processes:
         self._children: dict[int, Child] = {}
         self._counted: Counted = {}  # bytes of processes that are over
         self._programs = ProgramFiles(config, self._around, copies)
-        self._ssh_hosts = {name: SshHost(loop, name, host, report) for name, host in ssh_hosts(config).items()}
+        self._ssh_hosts: dict[str, SshHost] = {}
         self._retired: list[SshHost] = []  # under settings of before, which some agents still use
+        if kept is None:
+            self._ssh_hosts = {name: SshHost(loop, name, host, report) for name, host in ssh_hosts(config).items()}
+        else:
+            self._go_on(kept)
 
     def spawn(self, spawn: Spawn) -> None:
         """Start the process of a slot; reports Created or NotCreated, later if that is on another host."""
@@ -262,12 +302,20 @@ class Processes:
             )  # fmt: skip
             self._report(refusal)
             return
-        pipes = Pipes(self._outputs, spawn.slot, is_line, ends)
-        self._children[spawn.slot] = Child(
-            self._loop, spawn, is_line, process, pipes, lambda: self._config.scheduler.exit_grace, self._over
-        )
+        self._add(spawn.slot, spawn.type, is_line, process, ends)
         if host is None:
             self._started(spawn)
+
+    def _add(
+        self, slot: int, type: str, is_line: bool, process: LocalProcess | RemoteProcess, ends: Ends
+    ) -> Child:  # fmt: skip
+        pipes = Pipes(self._outputs, slot, is_line, ends)
+        grace = self._exit_grace
+        child = self._children[slot] = Child(self._loop, slot, type, is_line, process, pipes, grace, self._over)
+        return child
+
+    def _exit_grace(self) -> float:
+        return self._config.scheduler.exit_grace
 
     def send(self, send: Send) -> None:
         """Write to an agent; harmless when it is gone."""
@@ -317,14 +365,84 @@ class Processes:
         counted, self._counted = self._counted, {}
         return counted
 
+    # ---- another program that takes over
+
+    @property
+    def _every_host(self) -> list[SshHost]:
+        return [*self._ssh_hosts.values(), *self._retired]
+
+    def obstacle(self) -> str:
+        """Return what is under way that cannot be handed over yet; nothing if all can."""
+        for child in self._children.values():
+            if not child.is_quiet:
+                return f"slot {child.slot}, agent {child.type}: its process has ended, or is being started"
+        return next((why for host in self._every_host if (why := host.obstacle())), "")
+
+    def freeze(self) -> None:
+        """Neither read nor write, nor notice an end, until `thaw`; agents go on, and block on full pipes at most."""
+        for child in self._children.values():
+            child.freeze()
+        for host in self._every_host:
+            host.freeze()
+
+    def thaw(self) -> None:
+        """Go on where `freeze` stopped."""
+        for host in self._every_host:
+            host.thaw()
+        for child in list(self._children.values()):
+            child.thaw()
+
+    def kept(self) -> dict[str, Any]:
+        """Return what another program needs to go on with all of them: JSON, with the numbers of descriptors."""
+        return {
+            "children": [child.kept() for child in self._children.values()],
+            "programs": self._programs.kept(),
+            "ssh": [host.kept() for host in self._ssh_hosts.values()],
+            "retired": [host.kept() for host in self._retired],
+        }
+
+    @property
+    def fds(self) -> list[int]:
+        """Return the descriptors that `kept` names."""
+        fds: list[int] = []
+        for child in self._children.values():
+            fds += child.pipes.fds
+            if isinstance(child.process, LocalProcess):
+                fds.append(child.process.pidfd)
+        for host in self._every_host:
+            fds += host.fds
+        return fds
+
+    def _go_on(self, kept: Mapping[str, Any]) -> None:
+        self._programs.go_on(kept.get("programs", {}))
+        self._ssh_hosts = {each["name"]: SshHost.going_on(self._loop, each, self._report) for each in kept["ssh"]}
+        self._retired = [SshHost.going_on(self._loop, each, self._report) for each in kept["retired"]]
+        remote = {(process.slot): process for host in self._every_host for process in host.processes}
+        for each in kept["children"]:
+            process: LocalProcess | RemoteProcess
+            slot, (stdin, stdout, stderr) = int(each["slot"]), each["ends"]
+            if "pidfd" in each:
+                process = LocalProcess(int(each["pid"]), int(each["pidfd"]))
+            else:
+                process = remote[slot]
+                process.on_end = partial(self._died, slot)
+            child = self._add(slot, each["type"], bool(each["is_line"]), process, (stdin, stdout, stderr))
+            child.pipes.send_later(each["unsent"].encode("latin-1"))
+            child.freeze()
+        for fd in self.fds:
+            os.set_inheritable(fd, False)
+
+    def _died(self, slot: int, end: Event) -> None:
+        self._children[slot].died(end)
+
     def abandon_remote(self) -> None:
         """Give up all agents on other hosts: they are lost, and end by themselves where they cannot be reached."""
-        for host in (*self._ssh_hosts.values(), *self._retired):
+        for host in self._every_host:
             host.give_up()
 
     def close(self) -> None:
         """Kill everything at once and report nothing; at the very end."""
-        for host in (*self._ssh_hosts.values(), *self._retired):
+        for host in self._every_host:
             host.close()
         local = [child.process for child in self._children.values() if isinstance(child.process, LocalProcess)]
         for process in local:
@@ -348,9 +466,7 @@ class Processes:
             return start(self._templates.spec(spawn, program), spawn.stdin)
 
     def _start_over_ssh(self, host: SshHost, spawn: Spawn) -> tuple[RemoteProcess, Ends]:
-        def died(end: Event) -> None:
-            self._children[spawn.slot].died(end)
-
+        died = partial(self._died, spawn.slot)
         return host.start(spawn, self._config.agents[spawn.type], lambda: self._started(spawn), died)
 
     def _started(self, spawn: Spawn) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from scheduler.drivers.process_spec import Fingerprint, Surroundings, fingerprint
 from scheduler.model.config import Config
@@ -48,6 +48,17 @@ class ProgramFiles:
         same = [name for name in self._seen if config.agents.get(name) == old.agents[name]]
         self._seen = {name: self._seen[name] for name in same}
         self._names = {name: self._names[name] for name in same if name in self._names}
+
+    def kept(self) -> dict[str, Any]:
+        """Return what was seen, for a program that takes over: JSON."""
+        return {"seen": self._seen, "names": self._names}
+
+    def go_on(self, kept: Mapping[str, Any]) -> None:
+        """Go on with what a program before us has seen."""
+        for name, found in kept.get("seen", {}).items():
+            if name in self._config.agents:
+                self._seen[name] = None if found is None else (found[0], found[1], found[2], found[3])
+        self._names = {name: text for name, text in kept.get("names", {}).items() if name in self._seen}
 
     def watch(self, name: str) -> None:
         """Notice from now on that the file of a type is replaced."""

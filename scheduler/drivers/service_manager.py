@@ -121,9 +121,10 @@ class Notifier:
 class ReadyFile:
     """A file that exists while we are ready, for sites without a service manager; path "" is none."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_new: bool = True) -> None:
         self._path = Path(path) if path else None
-        self.remove()  # one that a killed daemon has left
+        if is_new:
+            self.remove()  # one that a killed daemon has left
 
     def show(self) -> None:
         """Create it, with our pid in it. Errors: OSError."""

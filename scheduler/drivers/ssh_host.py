@@ -9,13 +9,14 @@ import json
 import logging
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from select import EPOLLIN
-from typing import Final
+from typing import Any, Final
 
 from scheduler.drivers import ssh_protocol as ssh
 from scheduler.drivers.loop import Loop, Timer
@@ -73,13 +74,61 @@ class RemoteProcess:
 class SshHost:
     """One host over SSH, reached as the configuration says."""
 
-    def __init__(self, loop: Loop, name: str, host: Host, emit: Callable[[Event], None]) -> None:
-        self.settings = settings_of(name, host)
+    def __init__(
+        self, loop: Loop, name: str, host: Host | ssh.SshSettings, emit: Callable[[Event], None],
+        link: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Reach a host; with `link` go on with the SSH process of a program that was executed before us."""
+        self.settings = host if isinstance(host, ssh.SshSettings) else settings_of(name, host)
         self._name, self._emit = name, emit
         self._last_id = 0
         self._processes: dict[int, RemoteProcess] = {}
         self._is_retired = False
-        self._ssh = SshProcess(loop, self.settings, self._handle)
+        self._ssh = SshProcess(loop, self.settings, self._handle, kept=link)
+
+    # ---- another program that takes over
+
+    @classmethod
+    def going_on(cls, loop: Loop, kept: Mapping[str, Any], emit: Callable[[Event], None]) -> "SshHost":
+        """Return the host of which another program has kept this, frozen; ends are not reported anywhere yet."""
+        known = {each.name for each in fields(ssh.SshSettings)}
+        settings = ssh.SshSettings(**{name: value for name, value in kept["settings"].items() if name in known})
+        host = cls(loop, kept["name"], settings, emit, kept["link"])
+        host._last_id, host._is_retired = int(kept["last_id"]), bool(kept["is_retired"])
+        for id, slot, grace_s, pid in kept["processes"]:
+            process = RemoteProcess(host._ssh, id, slot, grace_s, lambda: None, lambda event: None, pid)
+            host._processes[id] = process
+        return host
+
+    @property
+    def processes(self) -> list[RemoteProcess]:
+        """Return the agents whose end was not reported."""
+        return list(self._processes.values())
+
+    @property
+    def fds(self) -> list[int]:
+        """Return the descriptors that `kept` names."""
+        return self._ssh.fds
+
+    def obstacle(self) -> str:
+        """Return what is under way that cannot be handed over yet; nothing if all can."""
+        return f"host {self._name}: {why}" if (why := self._ssh.obstacle()) else ""
+
+    def freeze(self) -> None:
+        """Send and receive nothing until `thaw`."""
+        self._ssh.freeze()
+
+    def thaw(self) -> None:
+        """Go on where `freeze` stopped."""
+        self._ssh.thaw()
+
+    def kept(self) -> dict[str, Any]:
+        """Return what another program needs to go on with it: JSON, with the numbers of descriptors."""
+        return {
+            "name": self._name, "settings": asdict(self.settings), "last_id": self._last_id,
+            "is_retired": self._is_retired, "link": self._ssh.kept(),
+            "processes": [[each.id, each.slot, each.grace_s, each.pid] for each in self._processes.values()],
+        }  # fmt: skip
 
     def start(
         self, spawn: Spawn, agent: AgentType, on_start: Callable[[], None], on_end: Callable[[Event], None]
@@ -155,23 +204,108 @@ def ssh_hosts(config: Config) -> dict[str, Host]:
     return {name: host for name, host in config.hosts.items() if host.is_remote}
 
 
+class AdoptedProcess:
+    """A child that a program started which was executed before us: the part of Popen that is used."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        """Return how it ended, as Popen does; None while it has not."""
+        return self._wait(os.WNOHANG)
+
+    def wait(self) -> int:
+        """Wait for its end, and return how it ended."""
+        status = self._wait(0)
+        assert status is not None
+        return status
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _wait(self, options: int) -> int | None:
+        if self._status is None:
+            try:
+                pid, status = os.waitpid(self.pid, options)
+            except ChildProcessError:  # it was reaped elsewhere
+                self._status = 0
+            else:
+                self._status = os.waitstatus_to_exitcode(status) if pid else None
+        return self._status
+
+
 class SshProcess:
     """The process of one host, and the agents there; `report` is called from the loop only."""
 
     def __init__(
         self, loop: Loop, settings: ssh.SshSettings, report: Callable[[ssh.Report], None],
-        environment: Mapping[str, str] = os.environ,
+        environment: Mapping[str, str] = os.environ, kept: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self._loop, self._settings, self._report = loop, settings, report
         self._environment = {name: text for name, text in environment.items() if name in ENVIRONMENT}
         self._is_started: dict[int, bool] = {}  # by id, of all agents whose end was not reported
         self._state, self._timer = LinkState.WAITING, Timer(lambda: None)
-        self._popen: subprocess.Popen[bytes] | None = None
+        self._popen: subprocess.Popen[bytes] | AdoptedProcess | None = None
         self._pidfd: int
         self._socket: PacketSocket
         self._deaths, self._started_at = 0, loop.now
         self._pings = 0  # since the last report
-        self._start_process()
+        self._restart_at = 0.0  # while it waits
+        if kept is None:
+            self._start_process()
+        else:
+            self._go_on(kept)
+
+    # ---- another program that takes over
+
+    def obstacle(self) -> str:
+        """Return what is under way that cannot be handed over yet."""
+        if self._state in (LinkState.DYING, LinkState.CLOSING):
+            return "its SSH process ends"
+        return "requests to its SSH process wait" if self._is_listening and self._socket.has_unsent else ""
+
+    @property
+    def fds(self) -> list[int]:
+        """Return the descriptors that `kept` names."""
+        return [] if self._popen is None else [self._pidfd, self._socket.fileno()]
+
+    def freeze(self) -> None:
+        """Send and receive nothing, nor notice the end of the process, until `thaw`."""
+        self._timer.cancel()
+        if self._popen is not None:
+            self._loop.unregister(self._pidfd)
+            self._socket.freeze()
+
+    def thaw(self) -> None:
+        """Go on where `freeze` stopped."""
+        if self._popen is not None:
+            self._loop.register(self._pidfd, EPOLLIN, lambda _mask: self._ended())
+            self._socket.thaw()
+            self._fire(LinkEvent.PINGED, 0.0, self._ping)
+        elif self._state is LinkState.WAITING:
+            self._timer = self._loop.at(self._restart_at, self._start_process)
+
+    def kept(self) -> dict[str, Any]:
+        """Return what another program needs to go on with it: JSON, with the numbers of descriptors."""
+        process = None if self._popen is None else [self._popen.pid, *self.fds]
+        return {
+            "state": self._state.name, "process": process, "deaths": self._deaths, "started_at": self._started_at,
+            "restart_at": self._restart_at, "agents": [[id, is_on] for id, is_on in self._is_started.items()],
+        }  # fmt: skip
+
+    def _go_on(self, kept: Mapping[str, Any]) -> None:
+        """Go on with the process that another program has kept, frozen."""
+        self._state, self._deaths = LinkState[kept["state"]], int(kept["deaths"])
+        self._started_at, self._restart_at = float(kept["started_at"]), float(kept["restart_at"])
+        self._is_started = {int(id): bool(is_started) for id, is_started in kept["agents"]}
+        if kept["process"] is not None:
+            pid, self._pidfd, fd = kept["process"]
+            self._popen = AdoptedProcess(pid)
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=fd)
+            self._socket = PacketSocket(self._loop, sock, self._receive, lambda: None)
+            self._socket.freeze()
 
     @property
     def pid(self) -> int | None:
@@ -299,6 +433,7 @@ class SshProcess:
             self._deaths = 0
         delay = min(self._settings.retry_base_s * 2.0**self._deaths, self._settings.retry_max_s)
         self._deaths = min(self._deaths + 1, MAX_DOUBLINGS)
+        self._restart_at = self._loop.now + delay
         self._fire(event, delay, self._start_process)
         for id, is_started in list(self._is_started.items()):
             self._end(ssh.Lost(id, why) if is_started else ssh.NotStarted(id, why, is_lost=True))

@@ -187,6 +187,7 @@ class PacketSocket:
     ) -> None:
         self._loop, self._sock, self._on_packet, self._on_end = loop, sock, on_packet, on_end
         self._unsent: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._is_frozen = False
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * PACKET_BYTES)
         sock.setblocking(False)
         loop.register(sock.fileno(), EPOLLIN, self._ready)
@@ -199,8 +200,30 @@ class PacketSocket:
     def send(self, packet: bytes, fds: tuple[int, ...] = ()) -> None:
         """Send a packet, now or when the socket takes it; its descriptors are closed then."""
         self._unsent.append((packet, fds))
-        if len(self._unsent) == 1:
+        if len(self._unsent) == 1 and not self._is_frozen:
             self._send()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Return whether packets wait that the socket did not take."""
+        return bool(self._unsent)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def freeze(self) -> None:
+        """Neither send nor receive until `thaw`."""
+        if self.is_open and not self._is_frozen:
+            self._is_frozen = True
+            self._loop.unregister(self._sock.fileno())
+
+    def thaw(self) -> None:
+        """Send and receive again."""
+        if self.is_open and self._is_frozen:
+            self._is_frozen = False
+            self._loop.register(self._sock.fileno(), EPOLLIN, self._ready)
+            if self._unsent:
+                self._send()
 
     def receive_all(self) -> None:
         """Receive what has come, though the loop has not reported it."""

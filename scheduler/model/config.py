@@ -164,6 +164,7 @@ class Scheduler:
     reconnect_max: float = field(default=30.0, validator=SPAN)
     hang_limit: float = field(default=10.0, validator=GRACE)
     reexec: bool = False
+    reexec_limit: float = field(default=30.0, validator=SPAN)
     ready_file: str = field(default="", validator=PLACE)
     log_level: Literal["trace", "debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"

@@ -70,6 +70,18 @@ def parse(texts: Sequence[tuple[str, str]], *checks: Callable[[Config], Iterable
     return config
 
 
+def config_of(tables: Tree) -> Config:
+    """Return the configuration of tables that were valid for this version or another; what is not is left out."""
+    config: Config = _table(Config, _without_none(tables), (), [])
+    return config
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    return value
+
+
 def holds_secret(text: str) -> bool:
     """Return whether a text, but for comments, has a password in a connection string, or a key that is called one."""
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))

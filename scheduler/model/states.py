@@ -404,6 +404,46 @@ _LINK_ROWS: Final = {
 HOST_LINK: Final = Machine("the link to a host", LinkState, LinkEvent, _LINK_ROWS)
 
 
+# ---- the replacement of the daemon's program, moved by daemon/upgrade.py
+#
+# The process executes another program while its agents work. Until that the old one can go on at any moment, and does
+# so whenever something takes too long: nothing but time is lost. HOLDING begins nothing new, FREEZING does not even
+# read what agents write. The exec itself is no state: it succeeds, or the old program goes on.
+
+
+class UpgradeState(Enum):
+    """How far the daemon is with the replacement of its program, and until when."""
+
+    RESTING = "files of its program change, or a command: it waits for people"
+    WAITING = "rows of queries without a key are worked until the rest can travel: 1 h"
+    TRYING = "a child of the new program has read the state, or 30 s"
+    HOLDING = "what is under way between daemon, agents and database has ended, or 10 s"
+    FREEZING = "all is saved, or 5 s"
+
+
+class UpgradeEvent(Enum):
+    """What happens to the replacement."""
+
+    ASKED = "the files were replaced, or an operator wants it"
+    CAN_TRAVEL = "the rest of every query can travel, or be read again"
+    READ = "the new program can read the state"
+    REFUSED = "the new program cannot be started, or not read the state"
+    QUIET = "nothing is under way any more"
+    LATE = "the time of the state is over"
+    FAILED = "the state cannot be written, or the program not be executed"
+    DROPPED = "the daemon is to end, or the group is not its own"
+
+
+_UPGRADE_ROWS: Final = {
+    "RESTING": {"ASKED": "WAITING", "DROPPED": IGNORE},
+    "WAITING": {"CAN_TRAVEL": "TRYING", "LATE DROPPED": "RESTING", "ASKED": IGNORE},
+    "TRYING": {"READ": "HOLDING", "REFUSED FAILED LATE DROPPED": "RESTING", "ASKED": IGNORE},
+    "HOLDING": {"QUIET": "FREEZING", "LATE DROPPED": "RESTING", "ASKED": IGNORE},
+    "FREEZING": {"FAILED LATE DROPPED": "RESTING", "ASKED": IGNORE},
+}
+UPGRADE: Final = Machine("the replacement of the program", UpgradeState, UpgradeEvent, _UPGRADE_ROWS)
+
+
 def _check() -> None:
     """Check what `filled` cannot see; run on import."""
     assert [globals()[name] for name in STATE_NAMES] == list(range(len(STATE_NAMES)))

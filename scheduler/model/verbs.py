@@ -93,6 +93,7 @@ _ENTRIES: Final = (
     Verb("pause", ANY, "[QUEUE...]", "start no more jobs of a queue", "pause", "pause"),
     Verb("continue", ANY, "[QUEUE...]", "start jobs of a paused queue again", "pause", "continue"),
     Verb("poll", EVERY, "[QUEUE...]", "make schedulers look for jobs now", "poll", "poll"),
+    Verb("reexec", EVERY, "", "go on as the program that is there now, with all agents alive", "reexec", "reexec"),
     Verb("add-queue", ANY, "QUEUE CONCURRENCY", "make a queue", "add_queue", "queue add"),
     Verb("remove-queue", ANY, "QUEUE", "remove a queue that is empty", "remove_queue", "queue remove"),
     Verb("set-concurrency", ANY, "QUEUE CONCURRENCY", "let so many jobs of a queue run", "set_queue", "queue set"),

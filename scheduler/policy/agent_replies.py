@@ -244,6 +244,8 @@ def _keep_result(state: State, slot: Slot, text: bytes, now: float) -> None:
 
 def ask_next(state: State, slot: Slot) -> None:
     """Run the next DB: line of an agent, once it has read the last answer."""
+    if state.is_held:
+        return
     if slot.clogged_until == NEVER and (text := slot.output.next_statement()) is not None:
         state.emit(RunStatement(slot.number, slot.serial, slot.pool.name, text))
 

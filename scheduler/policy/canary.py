@@ -12,6 +12,7 @@ be started, or ends before its first OK, is worse without a count.
 """
 
 from collections import deque
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from math import isqrt
 from statistics import median
@@ -33,6 +34,14 @@ class Record:
     def __init__(self, program: str, most: int) -> None:
         self.program = program
         self._tries: deque[float] = deque(maxlen=most)
+
+    def kept(self) -> dict[str, Any]:
+        """Return all of it: JSON."""
+        return {"program": self.program, "tries": list(self._tries)}
+
+    def go_on(self, tries: Iterable[float]) -> None:
+        """Go on with the items of before."""
+        self._tries.extend(tries)
 
     def item_done(self, seconds: float) -> None:
         """Note that an item was done."""
@@ -118,6 +127,28 @@ class Canary:
         self.slot: Any = None  # of class Slot: the one whose process is the trial's, until that has ended
         self.why = ""  # it is held back
         self.is_known = is_known  # what an earlier daemon knew is taken into account
+
+    def kept(self) -> dict[str, Any]:
+        """Return all of it but its slot: JSON."""
+        new = None if self.new is None else self.new.kept()
+        return {
+            "state": self.state.name, "used": self.used.kept(), "new": new, "why": self.why, "is_known": self.is_known,
+        }  # fmt: skip
+
+    def go_on(self, kept: Mapping[str, Any]) -> None:
+        """Go on as the one that has kept this, whose program in use we were made with."""
+        self.state, self.why = ProgramState[kept["state"]], kept["why"]
+        self.used.go_on(kept["used"]["tries"])
+        if kept["new"] is not None:
+            self.new = Record(kept["new"]["program"], self.most)
+            self.new.go_on(kept["new"]["tries"])
+
+    def record_of(self, program: str) -> Record:
+        """Return the record of a program that an agent runs; of one that is neither in use nor new, a record alone."""
+        for record in (self.used, self.new):
+            if record is not None and record.program == program:
+                return record
+        return Record(program, self.most)
 
     def fire(self, event: ProgramEvent) -> bool:
         """Move the machine; False when the event is ignored. Errors: BugError when it is impossible."""

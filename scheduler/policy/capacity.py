@@ -460,6 +460,12 @@ class Pool(Generic[JobT]):
         self.queues.remove_host(name)
         del self.free[name]
 
+    def clear_slots(self) -> None:
+        """Have no slots: others are added."""
+        self.slots.clear()
+        for free in self.free.values():
+            free.clear()
+
     def add_slot(self, slot: Any) -> None:
         """Add a slot, which is free."""
         self.slots.append(slot)

@@ -20,6 +20,7 @@ from scheduler.model.states import CANCELLED, NEVER, RUNNING, ST_FREE, ProgramEv
 from scheduler.policy import (
     agent_replies,
     completion,
+    handover,
     intake,
     processes,
     programs,
@@ -31,6 +32,7 @@ from scheduler.policy import (
 from scheduler.policy import deadlines as d
 from scheduler.policy.conditions import Condition
 from scheduler.policy.dispatch import dispatch
+from scheduler.policy.job import Job
 from scheduler.policy.quotas import CONDITION
 from scheduler.policy.state import State
 from scheduler.policy.unstartable_jobs import StartFailure
@@ -74,6 +76,37 @@ class Core:
     def log_routine(self, wanted: bool) -> None:
         """Log the starts and ends of commands too, or not."""
         self.state.slots.log_routine(wanted)
+
+    # ---- another program that takes over (policy/handover.py)
+
+    def hold(self, now: float) -> None:
+        """Begin nothing new, since another program is to take over."""
+        handover.hold(self.state, now)
+        self.schedule_dirty(now)
+
+    def go_on(self) -> None:
+        """Go on with everything: no other program takes over yet, or this is the one that has."""
+        handover.go_on(self.state)
+
+    def obstacle(self) -> str:
+        """Return what is still under way, so that no other program can take over yet; empty if nothing is."""
+        return handover.obstacle(self.state)
+
+    def unfinished_query(self) -> Job | None:
+        """Return a query whose rows have to be worked before another program can take over."""
+        return handover.unfinished_query(self.state)
+
+    def settle_output(self, now: float) -> None:
+        """Let all that commands have printed be saved."""
+        handover.settle_output(self.state, now)
+
+    def document(self, now: float) -> handover.Document:
+        """Return what another program needs to go on as this one."""
+        return handover.document(self.state, now)
+
+    def restore(self, given: handover.Document, now: float) -> None:
+        """Go on as the program that has written this document. Errors: UnreadableError."""
+        handover.restore(self.state, given, now)
 
     # ---- what happens
 
@@ -153,7 +186,8 @@ class Core:
             return None  # others are in hand and will end soon
         if state.outbox.is_record_due and not state.is_receiving:
             return state.outbox.record_in_hand(self.live_rows())
-        wanted = self._wanted(now) if state.is_assigning and not state.draining else []
+        may_claim = state.is_assigning and not (state.draining or state.is_held)
+        wanted = self._wanted(now) if may_claim else []
         if state.may_claim is not bool(wanted):
             state.set_may_claim(bool(wanted))
         if not wanted and state.jobs and state.outbox.gathers(now):

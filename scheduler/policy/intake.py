@@ -353,6 +353,8 @@ def _admit(state: State, job: Job) -> None:
 # ---- queries
 def open_expansions(state: State, pool: Pool) -> Job | None:
     """Ask for connections for the queries of a type; return the first one that only waits for an agent."""
+    if state.is_held:
+        return None
     waiting = [job for job in pool.query_jobs.values() if job.waits_for_connection]
     unopened: Job | None = None
     for job in sorted(waiting, key=lambda job: (job.rank, job.since)):
@@ -379,10 +381,8 @@ def _open(state: State, job: Job) -> None:
     query = job.query
     assert query is not None
     query.fire(QueryEvent.ASKED)
-    progress = query.progress
-    left = (progress.watermark, progress.beyond, progress.again) if progress is not None else (None, [], [])
     sql = job.args.decode("utf-8", "surrogateescape")
-    state.expand(job, cursor_query(sql, job.rules.key, *left))
+    state.expand(job, cursor_query(sql, job.rules.key, *query.left))
 
 
 def opened(state: State, event: e.Opened, now: float) -> None:

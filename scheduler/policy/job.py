@@ -28,18 +28,25 @@ IN_PROGRESS: Final = "in progress"
 TRIED_ALONE: Final = "tried alone"  # query `rescue` fails a running job of which the row says so
 VARIABLE: Final = b"DROVER_VAR_"  # before the name: else a job could set PATH, or what some library obeys
 VARIABLES: Final = b"DROVER_VARIABLES"  # JSON
+# What a job and its query have that is JSON as it is, for a program that takes over (policy/handover.py).
+JOB_KEPT: Final = (
+    "deadline", "succeeded", "started", "marked", "is_recorded", "pieces", "done", "failed", "shown", "busy",
+    "nonfatal", "interrupted", "failure", "logged", "code", "signal", "result",
+)  # fmt: skip
+QUERY_KEPT: Final = ("batch", "fetched", "line_bytes", "losses", "low", "opened_at", "shown", "total")
 
 
 class KeyProgress:
     """How far one slice of a keyed job has got."""
 
-    __slots__ = ("_again", "_by_end", "_by_start", "_next", "_old_beyond", "watermark")
+    __slots__ = ("_again", "_by_end", "_by_start", "_coming", "_next", "_old_beyond", "watermark")
 
     def __init__(self, checkpoint: dict[str, Any] | None) -> None:
         kept = checkpoint or {}
         self.watermark: str | None = kept.get("watermark")  # every key up to here is done; None while nothing is
         self._old_beyond: list[tuple[str, str]] = [(a, b) for a, b in kept.get("beyond", ())]
         self._again: set[str] = set(kept.get("again", ()))
+        self._coming = set(self._again)  # of these, the ones that were not fetched yet
         self._next = 0  # the first number not yet done
         self._by_start: dict[int, tuple[int, str | None, str | None]] = {}  # -> last number, first and last key
         self._by_end: dict[int, int] = {}  # last number -> first number
@@ -54,6 +61,16 @@ class KeyProgress:
     def again(self) -> list[str]:
         """The keys below the watermark, or in a range, that are to be done once more."""
         return sorted(self._again)
+
+    @property
+    def coming(self) -> list[str]:
+        """The keys of `again` that were not fetched yet."""
+        return sorted(self._coming)
+
+    def came(self, keys: Iterable[bytes | None]) -> None:
+        """Note that rows with these keys were fetched."""
+        if self._coming:
+            self._coming.difference_update([as_key(key) for key in keys if key is not None])
 
     def finish(self, number: int, key: str | None) -> None:
         """Note that item `number` with this key is done, or has failed for good."""
@@ -74,6 +91,19 @@ class KeyProgress:
             self._by_start[first] = (last, first_key, last_key)
             self._by_end[last] = first
 
+    def kept(self) -> dict[str, Any]:
+        """Return all of it, for `go_on`: JSON."""
+        runs = [[first, *run] for first, run in sorted(self._by_start.items())]
+        kept = {"watermark": self.watermark, "beyond": [list(run) for run in self._old_beyond], "again": self.again}
+        return {**kept, "coming": self.coming, "next": self._next, "runs": runs}
+
+    def go_on(self, kept: Mapping[str, Any]) -> None:
+        """Go on where the progress was that has kept this; it began from that checkpoint."""
+        self._next, self._coming = int(kept.get("next", 0)), set(kept.get("coming", ()))
+        for first, last, first_key, last_key in kept.get("runs", ()):
+            self._by_start[first] = (last, first_key, last_key)
+            self._by_end[last] = first
+
     def checkpoint(self) -> dict[str, Any]:
         """Return what a later attempt needs: JSON of a few keys."""
         kept: dict[str, Any] = {"watermark": self.watermark, "beyond": [list(run) for run in self.beyond]}
@@ -84,12 +114,17 @@ def _one_of(key: str | None, other: str | None) -> str | None:
     return other if key is None else key
 
 
+def as_key(cell: bytes) -> str:
+    """Return a key as text."""
+    return cell.decode("utf-8", "surrogateescape")
+
+
 class JobQuery:
     """The query of a job in hand: its cursor, its rows on their way, its items' failures."""
 
     __slots__ = (
-        "batch", "failures", "fetched", "is_raw", "key_at", "losses", "low", "make_line", "opened_at", "place_at",
-        "progress", "second_tries", "shown", "spared", "state", "total",
+        "batch", "failures", "fetched", "is_raw", "key_at", "last_key", "line_bytes", "losses", "low", "make_line",
+        "opened_at", "place_at", "progress", "second_tries", "shown", "spared", "state", "total",
     )  # fmt: skip
 
     def __init__(self, rules: Rules) -> None:
@@ -102,6 +137,8 @@ class JobQuery:
         self.place_at: int | None = None
         self.total = 0
         self.fetched = 0
+        self.last_key: bytes | None = None  # of the rows that were fetched
+        self.line_bytes = 0.0  # of a line, on the average
         self.batch = FIRST_BATCH  # rows to ask for next
         self.low = 0  # ask for more when no more than these wait
         self.second_tries: list[Item] = []  # items whose second try, alone in a fresh process, is due or under way
@@ -115,9 +152,11 @@ class JobQuery:
         self.state = QUERY.after(self.state, event) or self.state
 
     def opened(self, total: int, now: float) -> None:
-        """Note that it ran, and how many rows it has."""
+        """Note that it ran, and how many rows it has, beside those that were fetched before it was run again."""
         self.fire(QueryEvent.OPENED if total else QueryEvent.OPENED_EMPTY)
-        self.total, self.opened_at = total, now
+        if not self.fetched:
+            self.opened_at = now
+        self.total = self.fetched + total
 
     def read_as(
         self, make_line: Callable[[Row], bytes], key_at: int | None, place_at: int | None, *, is_raw: bool
@@ -131,6 +170,10 @@ class JobQuery:
         numbers = range(self.fetched, self.fetched + len(rows))
         self.fetched += len(rows)
         keys = repeat(None) if self.key_at is None else [row[self.key_at] for row in rows]
+        if rows and self.key_at is not None:
+            self.last_key = rows[-1][self.key_at]
+            if self.progress is not None:
+                self.progress.came(keys)
         kept = rows if keep_rows else repeat(())
         return list(map(Item._make, zip(map(self.make_line, rows), numbers, keys, kept, strict=False)))
 
@@ -138,7 +181,7 @@ class JobQuery:
         """Ask next for as many rows as `most_bytes` hold, and for more when half of them are gone."""
         if items:
             average = sum([len(item.line) for item in items]) / len(items)
-            self.batch = max(1, min(most, int(most_bytes / average)))
+            self.batch, self.line_bytes = max(1, min(most, int(most_bytes / average))), average
             self.low = self.batch // 2
 
     def item_failed(self, item: Item, failure: ItemFailure) -> None:
@@ -181,6 +224,23 @@ class JobQuery:
         """Return the failed items that are to be saved now."""
         failures, self.failures = self.failures, []
         return failures
+
+    def go_on(self, kept: Mapping[str, Any], is_over: bool) -> None:
+        """Go on as the query that has kept this; unless all its rows were fetched it is run again, for the others."""
+        for name in QUERY_KEPT:
+            if name in kept:
+                setattr(self, name, kept[name])
+        self.state = QueryState.EXHAUSTED if is_over else QueryState.WAITING
+
+    @property
+    def left(self) -> tuple[str | None, list[tuple[str, str]], list[str]]:
+        """Return what its query is to leave out, as `cursor_query` takes it: what is done, and what was fetched."""
+        progress = self.progress
+        if progress is None:
+            return None, [], []
+        if self.last_key is None:
+            return progress.watermark, progress.beyond, progress.again
+        return as_key(self.last_key), progress.beyond, progress.coming
 
     @property
     def has_connection(self) -> bool:
@@ -290,6 +350,13 @@ class Job:
         self.environment = {VARIABLES: as_bytes(rules.variables_json), **given, **trace}
         if trace:
             self.trace = f" trace={trace_id(rules.variables[PARENT])}"
+
+    def go_on(self, kept: Mapping[str, Any], where: tuple[str, str, int] | None) -> None:
+        """Go on as the job that has kept this."""
+        for name in JOB_KEPT:
+            if name in kept:
+                setattr(self, name, kept[name])
+        self.where = where
 
     # ---- what is noted of it
 
@@ -430,7 +497,7 @@ class Job:
         if self.query is None:
             self.lanes.clear()  # see forget_lanes
         elif self.query.progress is not None and item is not None and item.key is not None:
-            self.query.progress.finish(item.number, item.key.decode("utf-8", "surrogateescape"))
+            self.query.progress.finish(item.number, as_key(item.key))
 
     def item_failed(self, query: JobQuery, item: Item, failure: ItemFailure, counted: int | None = None) -> None:
         """Record an item of its query that has failed for good."""

@@ -64,6 +64,11 @@ class Pace:
         """Send nothing ahead to this process any more."""
         self.seconds, self._stays = NEVER, True
 
+    @property
+    def stays(self) -> bool:
+        """Return whether nothing is sent ahead to this process any more."""
+        return self._stays
+
     def lines(self, agents: int) -> int:
         """Return how many lines may be ahead of it at most, as one of so many agents of its type."""
         crowd = min(max(1.0, agents / FEW), MOST_CROWD)

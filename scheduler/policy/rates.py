@@ -47,6 +47,13 @@ class Window:
         self.promised: list[float] = []
         self.unstarted = 0
 
+    def kept(self) -> dict[str, Any]:
+        return {"starts": list(self.starts), "promised": list(self.promised), "unstarted": self.unstarted}
+
+    def go_on(self, kept: Mapping[str, Any]) -> None:
+        self.starts, self.promised = list(kept.get("starts", ())), list(kept.get("promised", ()))
+        self.unstarted = int(kept.get("unstarted", 0))
+
     def took_over(self, ages: Iterable[float], now: float) -> None:
         """Count starts of before, by their ages in seconds."""
         self.starts = sorted([*self.starts, *(now - age for age in ages)])
@@ -112,6 +119,28 @@ class Rates:
         self._begun: set[int] = set()  # jobs in hand that have started
         self.is_known = False  # what former owners of the group started
         self.has_changes = False  # since it was written down
+
+    def kept(self) -> dict[str, Any]:
+        """Return all that counts, for `go_on`: JSON."""
+        values = [[pk, value] for pk, value in self._values.items()]
+        each = {value: window.kept() for value, window in self._each.items()}
+        limit = {"rate": self.limit.rate, "each": self.limit.each, "by": self.limit.by, "interval": self.limit.interval}
+        return {
+            "limit": limit,
+            "whole": self._whole.kept(),
+            "each": each,
+            "values": values,
+            "begun": sorted(self._begun),
+        }
+
+    def go_on(self, kept: Mapping[str, Any]) -> None:
+        """Go on with the starts of which this was kept."""
+        self._whole.go_on(kept.get("whole", {}))
+        for value, window in kept.get("each", {}).items():
+            self._each.setdefault(value, Window()).go_on(window)
+        self._values = {int(pk): str(value) for pk, value in kept.get("values", ())}
+        self._begun = set(kept.get("begun", ()))
+        self.is_known = self.has_changes = True
 
     def set_limit(self, limit: RateLimit) -> None:
         """Go by another limit; starts for the values of another attribute are forgotten."""

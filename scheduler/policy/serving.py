@@ -15,9 +15,10 @@ to the queue at no cost, since nothing of it began; everything else goes on. Whe
 others not, queries share those that there are.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from scheduler.model import events as e
 from scheduler.model.config import Scheduler
@@ -82,6 +83,7 @@ class Lease:
         self._taken: str | None = None  # when we took it last
         self._running: LeaseStatement | None = None
         self._refusals = 0  # of our registration, since it was accepted or we connected
+        self.is_renewed = True  # unless it was a program's before us, and we do not know yet
 
     def _fire(self, event: LeaseEvent, due: float) -> bool:
         """Move the lease and set when its next statement is due; False when the event is ignored."""
@@ -118,6 +120,18 @@ class Lease:
     def renew(self, now: float) -> None:
         """Renew the lease now, if the group is ours."""
         self._fire(LeaseEvent.RENEWAL_WANTED, min(self._due, now))
+
+    # ---- another program that takes over, or that was before us
+
+    def kept(self) -> list[Any] | None:
+        """Return what another program needs to go on with the lease: its end, and when it was taken."""
+        return [self.until, self._taken] if self.state is LeaseState.SERVING else None
+
+    def go_on(self, kept: Sequence[Any] | None, now: float) -> None:
+        """Go on with the lease of a program before us, and renew it as soon as possible; without one register anew."""
+        if kept is not None:
+            self.until, self._taken = float(kept[0]), kept[1]
+            self.state, self._due, self.is_renewed = LeaseState.SERVING, NEVER, False
 
     # ---- the next statement
 
@@ -202,7 +216,7 @@ class Lease:
 
     def renewed(self, is_ours: bool, now: float) -> None:
         """The lease is renewed, or the group is not ours any more."""
-        self._running = None
+        self._running, self.is_renewed = None, True
         is_stepping_down = self.state is LeaseState.STEPPING_DOWN
         if not is_ours:
             self._yields_until = now + self._timers.lease if is_stepping_down else -NEVER

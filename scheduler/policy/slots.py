@@ -13,8 +13,8 @@ of a host, half of the time, once their first starts are over.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from scheduler.model import states as s
 from scheduler.model.config import AgentType, Scheduler
@@ -28,6 +28,12 @@ from scheduler.policy.output import AgentOutput
 from scheduler.policy.prefetch_window import Pace
 from scheduler.policy.run_queue import RunQueue
 
+# What a slot has that is JSON as it is, for a program that takes over (policy/handover.py).
+SLOT_KEPT: Final = (
+    "serial", "since", "deadline", "starts", "spawns", "total", "reason", "pid", "born", "about_job", "death_counts",
+    "is_up", "items", "clogged_until", "ahead", "is_second_try", "is_bound", "assigned_at", "failed", "blocked",
+    "counted",
+)  # fmt: skip
 LEAST_GRACE: Final = 1.0  # seconds from one SIGKILL to the next of the same process
 
 
@@ -107,6 +113,30 @@ class Slot:
         self.failed: str | None = None
         self.blocked: str | None = None
         self.counted: int | None = None
+
+    def go_on(
+        self, kept: Mapping[str, Any], job: Job | None, item: Item | None, prefetched: Iterable[Prefetched] | None
+    ) -> None:
+        """Go on as the slot that has kept this: in its state, with its process and what that has in hand."""
+        for name in SLOT_KEPT:
+            if name in kept:
+                setattr(self, name, kept[name])
+        self.state, self.wanted = int(kept["state"]), s.Wanted[kept.get("wanted", "KEEP")]
+        self.where = (self.host.name, self.pool.name, self.pid or 0)
+        self.job, self.item = job, item
+        self.output.go_on(kept.get("output", {}))
+        if prefetched is not None:
+            self.prefetched, self.pace = deque(prefetched), Pace(self.pool.pace)
+            if kept.get("stays"):
+                self.pace.stay()
+        if kept.get("starves"):
+            self.starve()
+        self.slots.went_on(self)
+
+    @property
+    def is_starved(self) -> bool:
+        """Return whether nothing more is assigned to its process."""
+        return self.any is self.bound
 
     @property
     def is_vacant(self) -> bool:
@@ -285,7 +315,7 @@ class Slot:
 
     def find_run_queues(self) -> None:
         """Take from the run queues of now, after a reload, unless the process is given nothing more."""
-        if self.any is not self.bound:
+        if not self.is_starved:
             self.any, self.bound = self.pool.queues.any_of(self.host.name), self.pool.queues.bound[self.host.name]
         if self.job is not None and not self.pool.queues.takes(self.job, self.host.name):
             self.unbind()
@@ -384,6 +414,35 @@ class Slots:
         slot = Slot(number, serial, pool, host, timeouts, self, now)
         self.all[number : number + 1] = [slot]
         pool.add_slot(slot)
+
+    def clear(self) -> None:
+        """Have no slots: others are added."""
+        self.all.clear()
+        self.vacant.clear()
+
+    def append(self, pool: Pool, host: HostState, timeouts: tuple[float, ...], now: float) -> None:
+        """Add a slot with the next number, though others may be vacant."""
+        slot = Slot(len(self.all), 0, pool, host, timeouts, self, now)
+        self.all.append(slot)
+        pool.add_slot(slot)
+
+    def add_vacant(self, pool: Pool, host: HostState, timeouts: tuple[float, ...], now: float) -> None:
+        """Add the number of a slot that was removed."""
+        gone = Slot(len(self.all), 0, pool, host, timeouts, self, now)
+        gone.remove(now)
+        self.vacant.append(gone.number)
+        self.all.append(gone)
+
+    def went_on(self, slot: Slot) -> None:
+        """Count a slot in its host and its type that goes on in some state."""
+        state = slot.state
+        self.changed.add(slot)
+        self.deadlines.bring_forward(SLOTS, slot.deadline)
+        slot.host.slot_moved(int(state > s.ST_FREE), int(state == s.ST_FREEING))
+        if state != s.ST_FREE:
+            slot.pool.slot_moved(slot, s.ST_FREE, state)
+        if state == s.ST_READY:
+            slot.pool.add_idle(slot)
 
     def remove(self, slot: Slot, why: str, now: float) -> None:
         """Start no process in a slot any more, and dismiss the one that it has."""

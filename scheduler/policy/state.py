@@ -81,6 +81,7 @@ class State:
         self.stopping = False
         self.steps_down = False  # `stopping` is to give the group up, and to live on
         self.has_ended = False  # after a drain or a stop nothing is left to do, and that was told
+        self.is_held = False  # nothing new is begun, since another program is to take over (policy/handover.py)
         self.may_claim = True  # what to claim may be more than when nothing was wanted
         self.is_receiving = False  # rows are claimed that are still to come, in an event Claimed
         self.begun_slots: dict[Slot, None] = {}  # whose agents began one-parameter jobs since these were last marked
@@ -141,6 +142,13 @@ class State:
         """Set the end of the lease, by our clock."""
         self.serving_until = until
         self.set_assigning(self.is_assigning)
+
+    def hold(self, wanted: bool) -> None:
+        """Begin nothing new from now on, or go on with everything."""
+        self.is_held = wanted
+        if not wanted:
+            self.set_may_claim(True)
+            self.mark_dirty(*self.pools.values())
 
     def begin_drain(self) -> None:
         """Note that we were asked to drain, once more maybe."""
@@ -224,6 +232,23 @@ class State:
                 self.job_deadlines = sorted(live)
             self._set_time_limits()
 
+    def began_before(self, job: Job, slot: Slot) -> None:
+        """Note that an agent has had an item of a job since before we were executed; its row may not say so yet."""
+        if job.query is None:
+            self.begun_slots[slot] = None
+        elif not job.marked:
+            self.begun_queries.append((slot.assigned_at, job, slot))
+        self.deadlines.bring_forward(MARK, slot.assigned_at + MARK_AFTER)
+
+    def set_job_deadlines(self) -> None:
+        """Find the time limits of all jobs in hand."""
+        self.job_deadlines = sorted((job.deadline, pk) for pk, job in self.jobs.items() if job.deadline < NEVER)
+        self._set_time_limits()
+
+    def set_rates(self, rated: dict[str, Rates]) -> None:
+        """Go on with these rate limits until the table of queues is read."""
+        self.rated = rated
+
     def take_begun_jobs(self, now: float) -> list[tuple[Job, Slot]]:
         """Return the jobs that began a moment ago, and where; the younger ones are looked at a moment later.
 
@@ -269,6 +294,8 @@ class State:
         """Ask for more rows of a query, as many as a batch may have of rows of this size."""
         self.may_claim = True  # the last row may be out: others of this type can be claimed
         query = job.query
+        if self.is_held and job.rules.key is not None:
+            return
         if query is not None and query.state is QueryState.OPEN and job.verdict is None:
             query.fire(QueryEvent.FETCH)
             self.emit(Fetch(job.pk, query.batch))
@@ -342,6 +369,8 @@ class State:
 
     def may_start(self, pool: Pool, now: float) -> bool:
         """Return whether one more agent may be started before the next tick; if not the type waits for that."""
+        if self.is_held:
+            return False
         if self.starting < self.max_starts:
             return True
         self.unstarted.add(pool)

@@ -1,5 +1,6 @@
 """The commands in this process, on a database of the test's own."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,16 +14,18 @@ from scheduler.cli.main import main
 from tests import warm
 from tests.cli_tools import ACTIVE, CONFIG, DROVER, Done, Drover, environment, finish, insert
 from tests.conftest import _database
-from tests.integration.daemon import Daemon, start
+from tests.integration.daemon import Daemon, agent, start
 from tests.integration.database_door import Door
-from tests.integration.puppets import Meeting
+from tests.integration.puppets import LOCAL, Meeting, puppet, settings
 from tests.integration.ssh_tools import wired
+from tests.integration.upgrade_tools import copy_program
 from tests.needs import need
 from tests.ssh.net import Net
 from tests.ssh.sshd import Server, serving
 
 Launch = Callable[..., Daemon]
 Ask = Callable[..., Done]
+Serve = Callable[..., Daemon]
 
 
 @pytest.fixture
@@ -151,3 +154,27 @@ def cable(tmp_path: Path) -> Iterator[tuple[Net, Server]]:
     """Start an sshd that is host beta, behind a network that can be cut."""
     with wired(tmp_path / "beta") as both:
         yield both
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """Return a copy of the program, to be changed."""
+    return copy_program(tmp_path / "program")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Return the path of an agent's program, once it is written."""
+    return tmp_path / "own-agent"
+
+
+@pytest.fixture
+def serve(launch: Launch, program: Path, own: Path) -> Serve:
+    """Start a daemon of that copy."""
+    code = f"import sys; sys.path.insert(0, {str(program)!r}); from scheduler.cli.main import main; sys.exit(main())"
+
+    def run(*, wait: bool = True, **scheduler: object) -> Daemon:
+        config = settings(**{"status_interval": 0.1, **scheduler}) + LOCAL + puppet() + agent("own", [str(own)])
+        return launch(config, wait=wait, program=[sys.executable, "-c", code, "run", "--allow-root"])
+
+    return run

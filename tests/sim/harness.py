@@ -4,6 +4,7 @@ It does what daemon/wiring.py does: carries out commands, ferries one request at
 a lost connection compares rows with memory before anything else is asked. It decides nothing about jobs.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, assert_never
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from tests.sim.world import Sim
 
 STARTS_S = 5.0  # between two looks for jobs that cannot start
+HOLD_S = 5.0  # for what is under way to end before another program takes over
+HOLD_LOOK_S = 0.05
 OWN_AGE = 10.0  # a row of ours that is this old and not in memory was lost on its way
 
 
@@ -177,6 +180,47 @@ class Daemon:
             process.alive = process.heard = False
             if process.item is not None:
                 self.sim.disrupt(process.item[0])
+
+    # ---- another program in its place
+
+    def reexec(self) -> None:
+        """Another program is to take over: begin nothing new, until it can or it takes too long."""
+        state = self.core.state
+        if self.lease.state is LeaseState.SERVING and not (state.draining or state.stopping or state.is_held):
+            self.sim.note("held")
+            self.core.hold(self.sim.now)
+            self.later(HOLD_LOOK_S, self._take_over_if_quiet, self.sim.now + HOLD_S)
+
+    def _take_over_if_quiet(self, until: float) -> None:
+        core, now = self.core, self.sim.now
+        is_over = core.state.draining or core.state.stopping or self.lease.state is not LeaseState.SERVING
+        core.hold(now)
+        core.settle_output(now)
+        if is_over or now >= until:
+            self.sim.note("not taken over")
+            core.go_on()
+        elif core.obstacle() or core.has_work or not core.state.outbox.is_empty or not self.is_queue_up:
+            self.later(HOLD_LOOK_S, self._take_over_if_quiet, until)
+        else:
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """Replace the core by one that was made of its document, which knows nothing else."""
+        now, before = self.sim.now, self.core
+        given = json.loads(json.dumps(before.document(now)))
+        self.core = Core(filtered(self.file, {name: host.filters for name, host in self.config.hosts.items()}), now)
+        self.core.state.set_file(self.file)
+        self.core.state.max_starts = before.state.max_starts
+        self.core.restore(given, now)
+        invariants.handovers_are_whole(given, json.loads(json.dumps(self.core.document(now))))
+        self.sim.note("taken over")
+        self.sim.takeovers += 1
+        self.cursors.clear()
+        self._reconnected()
+        self.look_around()
+        self.core.know_start_conditions(self.sim.database.start_conditions())
+        self.starts_at = now
+        self.tell(e.Serve(self.lease.until))
 
     # ---- children
 

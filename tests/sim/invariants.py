@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scheduler.model import events as e
 from scheduler.model.config import AUTO
@@ -433,6 +433,15 @@ def leases_are_single(sim: "Sim") -> None:
         is_told = row.owner is not None and row.attempt >= 1 and row.state in IN_HAND and row.taken_by is None
         if not is_told and (row.taken_by is None or row.owner is not None or row.state != QUEUED):
             broken("leases_are_single", f"job {row.pk} is {row.state} of {row.owner}, by a record of {row.taken_by}")
+
+
+def handovers_are_whole(given: dict[str, Any], again: dict[str, Any]) -> None:
+    """A core that was made of a document would hand the same one over."""
+    for key, value in given.items():
+        if again[key] == value:
+            continue
+        pairs = zip(value, again[key], strict=False) if isinstance(value, list) else ((value, again[key]),)
+        broken("handovers_are_whole", f"{key}: {[pair for pair in pairs if pair[0] != pair[1]][:2]}")
 
 
 def time_goes_on(sim: "Sim", deadline: float) -> None:

@@ -41,9 +41,13 @@ FOLLOWED: Final = ("max", "urgent", "enabled", *FILTERS)  # of hosts: what comma
 class Sim:
     """One world of one seed."""
 
-    def __init__(self, seed: int, often: Collection[str] = ()) -> None:
-        """Make the world of a seed; acts of the front-end named in `often` come often."""
+    def __init__(self, seed: int, often: Collection[str] = (), *, reexecs: float = 0.0) -> None:
+        """Make the world of a seed; acts of the front-end named in `often` come often.
+
+        With `reexecs` the daemon is executed anew every so many seconds, about.
+        """
         self.seed = seed
+        self.takeovers = 0
         self.rng = Random(seed)
         self.now = 1000.0
         self.steps = 0
@@ -84,6 +88,8 @@ class Sim:
         self.daemon = Daemon(self, self.config)
         self.memory = invariants.Memory()
         self.at(0.0, frontend.act, self)
+        if reexecs:
+            self.at(reexecs, self._reexec, reexecs)
 
     # ---- time and dice
 
@@ -307,6 +313,13 @@ class Sim:
         daemon.lease.connected(self.now)
         if daemon.is_alive:
             daemon.woken()
+
+    def _reexec(self, pause: float) -> None:
+        """Another program is to be executed in the place of the daemon."""
+        if not self.is_calm:
+            if self.daemon.is_alive:
+                self.daemon.reexec()
+            self.at(2 * pause * self.rng.random(), self._reexec, pause)
 
     def usurp(self) -> None:
         """Another daemon takes the group if its lease has run out, rescues, and leaves or dies a while later."""

@@ -13,6 +13,7 @@ from scheduler.model.config import AgentType, Scheduler
 from scheduler.model.states import NEVER
 from scheduler.policy.slots import timeouts_of
 
+MACHINES = (s.WANTED, s.QUERY, CURSOR, s.LEASE, s.UPGRADE)
 SLOT_STORIES = """
 FREE CHOSEN PREP CREATED SPAWNED OK READY FED RUNNING NEXT RUNNING OK READY LATE FREEING GONE FREE
 FREE CHOSEN PREP CREATED SPAWNED LAUNCHED RUNNING GONE FREE
@@ -293,7 +294,9 @@ def test_query_with_a_fetch_in_flight_is_not_exhausted() -> None:
     assert ("OPENING", "DROPPED") not in into_exhausted
 
 
-@pytest.mark.parametrize("machine", [s.WANTED, s.QUERY, CURSOR, s.LEASE], ids=lambda machine: str(machine.name))
+@pytest.mark.parametrize(
+    "machine", [s.WANTED, s.QUERY, CURSOR, s.LEASE, s.UPGRADE], ids=lambda machine: str(machine.name)
+)
 def test_every_state_of_a_machine_can_be_reached_from_its_first(machine: s.Machine[Enum, Enum]) -> None:
     reached = {next(iter(machine.cells))}
     for _ in machine.cells:
@@ -301,7 +304,9 @@ def test_every_state_of_a_machine_can_be_reached_from_its_first(machine: s.Machi
     assert reached == set(machine.cells)
 
 
-@pytest.mark.parametrize("machine", [s.WANTED, s.QUERY, CURSOR, s.LEASE], ids=lambda machine: str(machine.name))
+@pytest.mark.parametrize(
+    "machine", [s.WANTED, s.QUERY, CURSOR, s.LEASE, s.UPGRADE], ids=lambda machine: str(machine.name)
+)
 def test_every_state_of_a_machine_says_what_ends_it(machine: s.Machine[Enum, Enum]) -> None:
     assert all(state.value for state in machine.states)
 

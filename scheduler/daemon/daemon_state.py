@@ -1,0 +1,143 @@
+"""Everything of a daemon that travels to the program that is executed in its place: hold it, freeze it, write it down.
+
+The core says what is under way among its jobs and agents, the drivers among their descriptors, the watch connection
+with the database. Whose group it is stays as it was: to the database the new program is the old one, whose connections
+were lost and made again, with the same owner and the same lease.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from scheduler.daemon.watch_connection import Watch
+from scheduler.drivers.loop import Loop
+from scheduler.drivers.processes import Processes
+from scheduler.errors import ConfigError
+from scheduler.model.config import Config, Host
+from scheduler.model.config_text import config_of
+from scheduler.model.states import LeaseState
+from scheduler.policy.core import Core
+from scheduler.policy.reload import FIXED
+
+VERSION: Final = 1
+TABLES: Final = ("scheduler", "hosts", "agents", "queues", "conditions", "schedules")  # the database's has passwords
+
+
+class DaemonState:
+    """The parts of one daemon whose state travels."""
+
+    def __init__(
+        self, loop: Loop, core: Core, processes: Processes, watch: Watch, config: Callable[[], Config]
+    ) -> None:
+        self._loop, self._core, self._processes, self._watch = loop, core, processes, watch
+        self._config = config
+        self.frozen_at: float | None = None
+
+    @property
+    def is_frozen(self) -> bool:
+        """Return whether nothing of any agent is read or written."""
+        return self.frozen_at is not None
+
+    @property
+    def frozen_since(self) -> float:
+        """Return since when, or now."""
+        return self._loop.now if self.frozen_at is None else self.frozen_at
+
+    @property
+    def seconds_frozen(self) -> float:
+        return self._loop.now - self.frozen_since
+
+    def hold(self) -> None:
+        """Begin nothing new."""
+        self._core.hold(self._loop.now)
+
+    def release(self) -> None:
+        """Go on with everything: nothing was lost but time, which agents get back."""
+        if self.frozen_at is not None:
+            pause, self.frozen_at = self._loop.now - self.frozen_at, None
+            self._core.resume(pause, self._loop.now)
+            self._processes.thaw()
+            self._watch.pause(False)
+        self._core.go_on()
+
+    def freeze(self) -> None:
+        """Read and write nothing of any agent, and save all that is to be saved."""
+        self.frozen_at = self._loop.now
+        self._processes.freeze()
+        self._core.settle_output(self._loop.now)
+        self._watch.pause(True)
+
+    def unfinished_query(self) -> int | None:
+        """Return a job whose rows have to be worked before another program can take over."""
+        job = self._core.unfinished_query()
+        return None if job is None else job.pk
+
+    def obstacle(self) -> str:
+        """Return what has to end before the state can be frozen; nothing if all has."""
+        if self._watch.lease.state not in (LeaseState.SERVING, LeaseState.STANDBY):
+            return f"the daemon is {self._watch.lease.shown}"
+        if self._watch.connections.is_away:
+            return "the database is away"
+        return self._core.obstacle() or self._processes.obstacle()
+
+    def unsaved(self) -> str:
+        """Return what is to be saved yet, after `freeze`; nothing if the state can travel."""
+        if not self._core.state.outbox.is_empty:
+            return "ends, logs or output wait to be saved"
+        if self._core.has_work or not self._watch.is_settled:
+            return "a statement is under way"
+        return self.obstacle()
+
+    @property
+    def fds(self) -> list[int]:
+        """Return the descriptors that travel."""
+        return self._processes.fds
+
+    def document(self) -> dict[str, Any]:
+        """Return all of it: JSON."""
+        return {
+            "version": VERSION,
+            "frozen_at": self.frozen_since,
+            "config": _tables(self._config()),
+            "core": self._core.document(self._loop.now),
+            "processes": self._processes.kept(),
+            "watch": self._watch.kept(),
+            "fds": self.fds,
+        }
+
+
+def _tables(config: Config) -> dict[str, Any]:
+    """Return a configuration as `config_of` reads it."""
+    tables = attrs.asdict(
+        config, value_serializer=lambda _, __, value: list(value) if isinstance(value, tuple) else value
+    )
+    return {name: tables[name] for name in TABLES}
+
+
+def config_to_go_on(document: Mapping[str, Any], wanted: Config) -> Config:
+    """Return the configuration that the old program had, but for what a start sets: then `wanted` is a reload.
+
+    Errors: ConfigError, it is of another group.
+    """
+    before = config_of(document["config"])
+    if before.scheduler.group != wanted.scheduler.group:
+        raise ConfigError(f"scheduler.group: the daemon serves {before.scheduler.group}: start another one for this")
+    started = {name: getattr(wanted.scheduler, name) for name in FIXED}
+    return attrs.evolve(before, database=wanted.database, scheduler=attrs.evolve(before.scheduler, **started))
+
+
+def restored_core(document: Mapping[str, Any], config: Config, now: float) -> Core:
+    """Return a core that goes on as the one that was written down. Errors: UnreadableError."""
+    filters = document["core"].get("filters", {})
+    hosts = {name: _filtered(host, filters.get(name, {})) for name, host in config.hosts.items()}
+    core = Core(attrs.evolve(config, hosts=hosts), now)
+    core.state.set_file(config)
+    core.restore(document["core"], now)
+    return core
+
+
+def _filtered(host: Host, given: Mapping[str, Any]) -> Host:
+    """Return a host with the filters that commands have set."""
+    filters: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    return attrs.evolve(host, **filters)
