@@ -1,5 +1,6 @@
 """For tests of children: a family of real processes, and all that they say and that is told of them."""
 
+import json
 import os
 import sys
 from collections import defaultdict
@@ -35,8 +36,10 @@ def command(**keys: Any) -> AgentType:
 class Family:
     """Processes, and all that they say and that is told of them."""
 
-    def __init__(self, loop: Loop, config: Config, folders: Sequence[str], copies: str = "") -> None:
-        self.loop = loop
+    def __init__(
+        self, loop: Loop, config: Config, folders: Sequence[str], copies: str = "", kept: dict[str, Any] | None = None
+    ) -> None:  # fmt: skip
+        self.loop, self._given = loop, (config, folders, copies)
         self.events: list[Event] = []
         self.said: dict[int, bytes] = defaultdict(bytes)
         self.errors: dict[int, bytes] = defaultdict(bytes)
@@ -45,7 +48,19 @@ class Family:
         self.reads = 0
         self.answer: Callable[[int, bytes], bytes | None] = lambda _slot, _data: None
         ears = (self._hear, self._hear_err, self._capture)
-        self.processes = Processes(loop, config, folders, *ears, self.events.append, copies)
+        self.processes = Processes(loop, config, folders, *ears, self.events.append, copies, kept)
+
+    def hand_over(self) -> "Family":
+        """Go on as another program would: with what is written down of the processes, and nothing else."""
+        self.processes.freeze()
+        kept = json.loads(json.dumps(self.processes.kept()))
+        for child in self.processes._children.values():
+            if isinstance(child.process, LocalProcess) and child.process._popen is not None:
+                child.process._popen.returncode = 0  # an exec leaves nobody who would wait for it
+        self.processes._children.clear()
+        heir = Family(self.loop, *self._given, kept)
+        self.processes = heir.processes  # which is closed at the end
+        return heir
 
     def spawn(self, slot: int = 0, type: str = "line", **keys: Any) -> int:
         """Start one; its pid, 0 if it was not created."""
