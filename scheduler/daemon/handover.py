@@ -96,8 +96,11 @@ class Takeover:
         return float(self.document.get("limit", LIMIT_S))
 
     def guard(self, call: Callable[[], int]) -> int:
-        """Return what a call returns; if it fails before we are up, hand back to the program before us."""
-        if self.is_trial:
+        """Return what a call returns; if it fails before we are up, hand back to the program before us.
+
+        The program that was handed back to has no deadline: there is none behind it, and its agents would be killed.
+        """
+        if self.is_trial or self.is_back:
             return call()
         self._set_alarm(self.limit_s)
         try:

@@ -208,7 +208,8 @@ class Daemon:
     def _come_up(self) -> None:
         """Go on with the agents of the program before us, which cannot go on any more."""
         takeover = self._takeover
-        assert takeover is not None
+        if takeover is None or takeover.is_over:
+            return  # a signal, or the deadline of what was handed back to, came before the database's answer
         held_s = self.loop.now - self._whole.frozen_since
         takeover.finish()
         self._whole.release()

@@ -129,14 +129,27 @@ def test_a_program_that_hangs_hands_back_at_its_deadline(
     program: Path,
     meeting: Meeting,
 ) -> None:
-    daemon = serve(reexec=True, reexec_limit=2.0, status_interval=1.0)
+    daemon = serve(reexec=True, reexec_limit=0.3, status_interval=1.0)
     pk, agents = work(daemon, meeting), daemon.agent_pids()
     change(
         program, "daemon/wiring.py", "    def run(self) -> int:\n", "    def run(self) -> int:\n        import time\n"
         "        time.sleep(1000)\n",
     )  # fmt: skip
-    assert "nothing came of it in 2 s" in refused(daemon)
+    assert "nothing came of it in 0.3 s" in refused(daemon)
     ends_once(daemon, pk, meeting, agents)
+
+
+def test_a_signal_to_end_before_the_new_program_is_up_ends_it_in_order(
+    serve: Serve, program: Path, meeting: Meeting
+) -> None:
+    daemon = serve()
+    pk = work(daemon, meeting)
+    connects = "            self.connections.open()\n"
+    change(program, "daemon/wiring.py", connects, f"{connects}            os.kill(os.getpid(), 15)\n")
+    command(daemon)
+    assert daemon.wait_exit() == 0
+    assert GOES_ON in daemon.stderr()
+    assert daemon.row(pk)["jq_state"] == "queued"
 
 
 def test_a_state_that_has_no_room_replaces_nothing(launch: Launch, meeting: Meeting) -> None:
