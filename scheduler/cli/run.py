@@ -37,7 +37,7 @@ from scheduler.daemon.wiring import Daemon
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.process_spec import user_mistakes
 from scheduler.drivers.service_manager import pop_manager
-from scheduler.drivers.system import close_all, hide
+from scheduler.drivers.system import close_all, hide, take_name
 from scheduler.errors import ConfigError, DatabaseAbsentError, SchemaOutdatedError
 from scheduler.model.config import Config, Database
 
@@ -56,6 +56,7 @@ def run(options: Namespace, config: Config) -> int:
     environment = dict(os.environ) if takeover is None else takeover.environment  # as it was given to us
     log.set_up(config.scheduler, options.verbose, os.environ)
     hide()
+    take_name(f"drover {config.scheduler.group}")
     config = _with_options(config, options)
     if takeover is None and options.quits and (daemon_name := _active_daemon(config)):
         print(printable(f"group {config.scheduler.group} is served by {daemon_name}"))

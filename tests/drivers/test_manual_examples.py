@@ -73,6 +73,7 @@ NOT_RUN = {
     "systemd-run --pipe --wait": "needs systemd; test_cli_doctor runs the command",
     "useradd --system drover": "changes the machine; test_install installs the package elsewhere",
     "make deb": "changes the machine; test_debian_package does it on a copy",
+    "local drover all peer": "a line of pg_hba.conf; test_people_login",
     "drop schema drover cascade": "changes the whole server; test_removal runs it on one of its own",
     "/var/log/drover/drover.log {": "of logrotate(8); its command is parsed below",
     "scheduler/": "the tree of the source; test_readme",

@@ -1,4 +1,4 @@
-"""What must hold for months, in small: memory."""
+"""What must hold for months, in small: memory, and the name of the process."""
 
 from pathlib import Path
 
@@ -18,6 +18,11 @@ def work(daemon: Daemon, jobs: int) -> int:
     daemon.until(lambda: daemon.value(LEFT) == 0, timeout=120.0)
     status = Path(f"/proc/{daemon.pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
+
+
+def test_ps_shows_the_daemon_by_its_group_j104(launch: Launch) -> None:
+    daemon = launch("[scheduler]\ngroup = 'a-long-name-of-a-group'\n[hosts.alpha]\n" + agent("noop", ["true"]))
+    assert Path(f"/proc/{daemon.pid}/comm").read_text() == "drover a-long-n\n"
 
 
 @pytest.mark.slow

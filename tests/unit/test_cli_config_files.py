@@ -50,7 +50,7 @@ def test_option_wins_over_the_environment_f125(home: Path, system: Path) -> None
     assert locate("/given", environ, system) == Path("/given")
 
 
-def test_environment_wins_over_the_users_file(home: Path, system: Path) -> None:
+def test_environment_wins_over_the_users_file_r15_t19(home: Path, system: Path) -> None:
     environ = {"DROVER_CONFIG": "/other", "HOME": str(home.parents[2])}
     assert locate(None, environ, system) == Path("/other")
 
@@ -60,11 +60,11 @@ def test_users_file_wins_over_the_machines_r13(home: Path, system: Path) -> None
 
 
 @pytest.mark.parametrize("environ", [{}, {"HOME": "/nowhere"}, {"DROVER_CONFIG": ""}])
-def test_machines_file_wins_over_the_shipped_one(environ: dict[str, str], system: Path) -> None:
+def test_machines_file_wins_over_the_shipped_one_r15_t19(environ: dict[str, str], system: Path) -> None:
     assert locate(None, environ, system) == system
 
 
-def test_shipped_file_is_used_if_there_is_no_other() -> None:
+def test_shipped_file_is_used_if_there_is_no_other_j101_t19() -> None:
     assert locate(None, {}, Path("/nowhere")) == shipped()
 
 

@@ -117,7 +117,7 @@ def test_mistake_in_a_host_is_reported_f150(keys: str, told: str) -> None:
 
 
 @pytest.mark.parametrize(("transport", "key"), [("ssh", "address"), ("command", "command")])
-def test_transport_without_its_required_keys_is_refused(transport: str, key: str) -> None:
+def test_transport_without_its_required_keys_is_refused_j102(transport: str, key: str) -> None:
     told = f'1.toml:1: hosts.alpha.{key}: is needed by transport = "{transport}" (got nothing)'
     assert mistakes(f"[hosts.alpha]\ntransport = '{transport}'\n[agents.a]\ncommand = 'a'") == (told,)
 
@@ -135,7 +135,7 @@ def test_transport_without_its_required_keys_is_refused(transport: str, key: str
         ('log_level = "loud"', 'log_level: must be one of "trace", "debug", "info", "warning", "error" (got "loud")'),
     ],
 )
-def test_mistake_in_a_timer_is_reported(keys: str, told: str) -> None:
+def test_mistake_in_a_timer_is_reported_j103(keys: str, told: str) -> None:
     assert mistakes(f"{LEAST}[scheduler]\n{keys}") == (f"1.toml:5: scheduler.{told}",)
 
 
@@ -231,7 +231,7 @@ def test_name_outside_of_the_alphabet_is_refused(table: str, name: str) -> None:
     assert "64 at most" in told
 
 
-def test_agent_without_a_command_is_refused() -> None:
+def test_agent_without_a_command_is_refused_j102() -> None:
     assert mistakes(LEAST + "[agents.b]") == ("1.toml:4: agents.b.command: is missing (got nothing)",)
 
 

@@ -166,6 +166,11 @@ def test_each_audience_has_a_manual_page_f11(page: str) -> None:
     assert (ROOT / "man" / page).read_text().startswith(".")
 
 
+def test_the_manual_says_what_a_firewall_lets_through_and_who_needs_no_password_j98_j99() -> None:
+    security = (ROOT / "man/drover.8").read_text().partition(".Sh SECURITY CONSIDERATIONS")[2]
+    assert [word for word in ("A firewall", "5432", "local drover all peer") if word not in security] == []
+
+
 def test_the_daemon_depends_on_drivers_of_the_database_and_ssh_only_t18_t33() -> None:
     names = {line.split(">")[0].split("[")[0] for line in _project()["dependencies"]}
     assert names == {"psycopg", "paramiko", "rich", "attrs", "cronsim", "sqlglot"}
