@@ -337,6 +337,83 @@ announced as materialized (
    where jq_state = 'running' having count(*) > 0)
 select jq_pk from marked left join announced on true
 
+-- name: mark_detached
+-- The same, where jobs among them are about to begin under a keeper: whoever owns the group later finds them there.
+with {{ownership}},
+marked as (
+  update drover.jobqueue j
+     set jq_state = u.state::drover.job_state, jq_attempt = u.attempt, jq_owner = :owner::uuid,
+         jq_schedinfo = coalesce(j.jq_schedinfo, :schedinfo::text),
+         jq_starttime = coalesce(j.jq_starttime, now() - make_interval(secs => u.age * 1e-6)),
+         jq_endtext = case when j.jq_state = 'queued' then 'in progress' else j.jq_endtext end,
+         jq_done_host = u.host, jq_done_pid = u.pid
+    from unnest(:pks::bigint[], :attempts::integer[], :states::text[], :ages::bigint[], :hosts::text[],
+                :pids::integer[], :spools::text[]) as u(pk, attempt, state, age, host, pid, spool)
+   where j.jq_pk between u.pk and u.pk and {{is_in_hand}}
+  returning j.jq_pk, j.jq_attempt, j.jq_state, u.host, u.spool),
+kept as (
+  insert into drover.detached (det_jq_fk, det_attempt, det_group, det_host, det_spool)
+  select jq_pk, jq_attempt, :group::text, host, spool from marked where spool is not null
+  on conflict (det_jq_fk, det_attempt) do update set det_host = excluded.det_host, det_spool = excluded.det_spool),
+announced as materialized (
+  select drover.announce(array_agg(jq_pk), array_agg('running'::text)) from marked
+   where jq_state = 'running' having count(*) > 0)
+select jq_pk from marked left join announced on true
+
+-- name: adopt
+-- Take over the detached jobs of our types that run and that we do not have in hand (`live`): they go on as they are.
+-- Their output is read anew from its beginning, so what is stored of this attempt is removed. In the columns of
+-- `claimed`, then where each is kept.
+with {{ownership}},
+lost as materialized (
+  select j.jq_pk, d.det_attempt
+    from drover.detached d cross join ownership cross join lateral (
+      select * from drover.jobqueue
+       where jq_pk between d.det_jq_fk and d.det_jq_fk and jq_state = 'running' and jq_attempt = d.det_attempt
+         and jq_type = any (:types::text[]) and not jq_pk = any (:live::bigint[])
+         and (jq_owner <> :owner::uuid or d.det_since < now() - make_interval(secs => :age::float8))
+         and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)
+         for no key update skip locked) j),
+turned as (
+  update drover.detached d set det_turn = d.det_turn + 1 from lost
+   where d.det_jq_fk = lost.jq_pk and d.det_attempt = lost.det_attempt
+  returning d.det_jq_fk, d.det_host, d.det_spool, d.det_turn),
+cleared as (
+  delete from drover.output using lost where out_jq_fk = lost.jq_pk and out_attempt = lost.det_attempt),
+adopted as (
+  update drover.jobqueue j set jq_owner = :owner::uuid, jq_schedinfo = :schedinfo::text
+    from turned where j.jq_pk between turned.det_jq_fk and turned.det_jq_fk
+  returning j.jq_pk, j.jq_attempt, {{argument}} as args,
+            case when j.jq_urgent then '0' else '1' end || j.jq_priority as rank,
+            {{details}}::text as more, j.jq_type, j.jq_queue, coalesce(j.jq_host, '') as place, turned.det_host,
+            turned.det_spool, turned.det_turn, coalesce(j.jq_wanted, '') as wanted,
+            extract(epoch from now() - coalesce(j.jq_attempt_start, j.jq_starttime)) as age),
+told as (
+  insert into drover.log (log_jq_fk, log_type, log_host, log_agent, log_message)
+  select jq_pk, 'LOG', det_host, jq_type, 'adopted by ' || :schedinfo::text from adopted)
+select jq_pk, jq_attempt, args, rank, more, jq_type, jq_queue, place, det_host, det_spool, det_turn, wanted, age
+  from adopted order by jq_pk
+
+-- name: read_site
+-- Return what tells this database apart from others.
+select site_uuid from drover.site
+
+-- name: read_kept
+-- Return what hosts of the group may still keep of jobs that do not run any more, 100 at most.
+select det_host, det_spool, det_jq_fk, det_attempt from drover.detached
+ where det_group = :group::text
+   and not exists (select from drover.jobqueue where jq_pk between det_jq_fk and det_jq_fk
+                      and jq_attempt = det_attempt and jq_state = 'running')
+ order by det_host, det_spool, det_jq_fk limit 100
+
+-- name: forget_kept
+-- Forget what a host does not keep any more. Return which of these entries, as `job.attempt`, no job is known for.
+with gone as (
+  delete from drover.detached d using unnest(:pks::bigint[], :attempts::integer[]) as u(pk, attempt)
+   where d.det_jq_fk = u.pk and d.det_attempt = u.attempt)
+select u.pk, u.attempt from unnest(:left_pks::bigint[], :left_attempts::integer[]) as u(pk, attempt)
+ where not exists (select from drover.detached where det_jq_fk = u.pk and det_attempt = u.attempt)
+
 -- name: find_locked
 -- Return which of these rows another session has locked.
 with free as materialized (
@@ -640,7 +717,8 @@ returning group_owner
 -- we do). It runs after the owner has changed; in the same statement as the take-over it would miss claims in flight. A
 -- claimed row costs one rescue, a running one also an interruption. A running row fails when it has used up its
 -- interruptions, or was tried alone. A row that was to be killed fails, one that was to be cancelled is cancelled. A
--- row that we claimed meanwhile is younger than `age`, and left alone. A row that another session has locked waits for
+-- row that we claimed meanwhile is younger than `age`, and left alone, and a detached job that runs: see query `adopt`.
+-- A row that another session has locked waits for
 -- the next rescue, noted in drover.in_hand for owner 0, so that replacing a daemon's records does not lose it. The log
 -- of each job gets a line. Return how many rows were given back, the parents among those that ended, and whether any
 -- locked row is left.
@@ -659,7 +737,9 @@ lost as materialized (
               when {{may_be_in_hand}}
               then not drover.has_token(j) and not jq_pk = any (:live::bigint[])
                    and (not is_ours or since < now() - make_interval(secs => :age::float8)) end
-     and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)),
+     and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)
+     and not (jq_state = 'running' and exists (
+       select from drover.detached where det_jq_fk = jq_pk and det_attempt = jq_attempt))),
 over as materialized (
   select j.jq_pk, jq_attempt + (jq_state = 'queued')::integer as attempt, coalesce(jq_owner, holder) as was_owner,
          coalesce(jq_attempt_start, jq_starttime, since) as began,

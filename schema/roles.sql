@@ -232,6 +232,7 @@ grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover
 grant update on drover.claimable to drover_scheduler;  -- to lock the rows that it claims: none is ever changed
 grant insert, update on drover.counter to drover_scheduler;
 grant insert, update, delete on drover.counter_new to drover_scheduler;  -- update: to lock the rows that it adds up
+grant insert, update, delete on drover.detached to drover_scheduler;
 grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output,
   drover.item_failure, drover.command_ack to drover_scheduler;
 grant execute on function drover.settle(bigint[], bigint, integer, boolean), drover.announce(bigint[], text[]),

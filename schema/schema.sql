@@ -3444,6 +3444,17 @@ CREATE VIEW drover.depth AS
      LEFT JOIN drover.queue ON ((queue.queue_name = j.queue)))
   GROUP BY COALESCE(a.agent_type, '(unknown)'::text), COALESCE(queue.queue_name, '(unknown)'::text), j.state;
 
+CREATE TABLE drover.detached (
+    det_jq_fk bigint NOT NULL,
+    det_attempt integer NOT NULL,
+    det_group text NOT NULL,
+    det_host text NOT NULL,
+    det_spool text NOT NULL,
+    det_turn integer DEFAULT 0 NOT NULL,
+    det_since timestamp with time zone DEFAULT now() NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.05');
+
 CREATE TABLE drover.event (
     ev_pk bigint NOT NULL,
     ev_date timestamp with time zone DEFAULT now() NOT NULL,
@@ -4569,6 +4580,10 @@ CREATE TABLE drover.share (
     share_with name NOT NULL
 );
 
+CREATE TABLE drover.site (
+    site_uuid uuid DEFAULT gen_random_uuid() NOT NULL
+);
+
 CREATE TABLE drover.size_limit (
     limit_column text NOT NULL,
     limit_bytes integer NOT NULL,
@@ -4680,6 +4695,9 @@ ALTER TABLE ONLY drover.dead_letter
 
 ALTER TABLE ONLY drover.delivery
     ADD CONSTRAINT delivery_pkey PRIMARY KEY (del_pk);
+
+ALTER TABLE ONLY drover.detached
+    ADD CONSTRAINT detached_pkey PRIMARY KEY (det_jq_fk, det_attempt);
 
 ALTER TABLE ONLY drover.event
     ADD CONSTRAINT event_pkey PRIMARY KEY (ev_pk);
@@ -4836,6 +4854,8 @@ CREATE INDEX schedule_computed ON drover.schedule USING btree (schedule_computed
 CREATE INDEX schedule_due ON drover.schedule USING btree (schedule_due) WHERE schedule_enabled;
 
 CREATE INDEX share_by_role ON drover.share USING btree (share_with);
+
+CREATE UNIQUE INDEX site_once ON drover.site USING btree ((true));
 
 CREATE INDEX subscription_about ON drover.subscription USING btree (sub_key);
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from scheduler.daemon.install_queue_filters import install_routes
+from scheduler.drivers.errands import Errands
 from scheduler.drivers.loop import ConnectionLostError, Steps
 from scheduler.drivers.sql import to_json
 from scheduler.drivers.statement_runner import RefusedError
@@ -90,6 +91,8 @@ Ask = Callable[..., Steps[list[Cells]]]  # a named query and its values; returns
 
 class DaemonControl(Protocol):
     """The daemon, as far as commands and the watch connection are about it; see wiring.py."""
+
+    errands: Errands
 
     def stop(self) -> None: ...
     def drain(self) -> None: ...

@@ -30,6 +30,7 @@ STDERR = 2
 GUARDED = "DROVER_GUARDIAN"  # in the environment of a daemon that is executed anew: the pid of its guardian
 WRITE_MS = 1000  # for a reader of standard error
 COMMAND_BYTES = 200
+KEPT = b"DROVER_KEEPER="  # drivers/keeper.py
 
 
 def begin(environment: Mapping[str, str]) -> int | None:
@@ -92,7 +93,7 @@ def _hang_up() -> None:
     """Send SIGHUP to the process groups of all children, and wait HANG_UP_S at most until they are dead."""
     deadline, signalled = time.monotonic() + HANG_UP_S, {os.getpgrp()}
     with suppress(ChildProcessError):  # there are none
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := deadline - time.monotonic()) > 0 and _children():
             for group in set(map(os.getpgid, _children())) - signalled:
                 signalled.add(group)
                 with suppress(OSError):  # another user's by now
@@ -106,8 +107,8 @@ def end_family() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     quiet = 0
     with suppress(ChildProcessError):  # there are none
-        while quiet < CHECKS:
-            for child in _children():
+        while quiet < CHECKS and (children := _children()):
+            for child in children:
                 _kill(child, signal.SIGKILL)
             _reap()
             quiet = 0 if signal.sigtimedwait({signal.SIGCHLD}, CHECK_S) else quiet + 1
@@ -122,9 +123,18 @@ def _reap(wanted: int = 0) -> os.waitid_result | None:
 
 
 def _children() -> list[int]:
-    """Return our children: all are ours to kill, for a pid is not used again before we have reaped it."""
+    """Return our children that are ours to kill, for a pid is not used again before we have reaped it."""
     with open("/proc/thread-self/children") as children:
-        return [int(word) for word in children.read().split()]
+        return [child for child in map(int, children.read().split()) if not _is_kept(child)]
+
+
+def _is_kept(child: int) -> bool:
+    """Say whether a process is of a detached job, which goes on: its environment says so from its start."""
+    try:
+        with open(f"/proc/{child}/environ", "rb") as environment:
+            return any(each.startswith(KEPT) for each in environment.read().split(b"\0"))
+    except OSError:  # it is another user's, or has ended
+        return False
 
 
 def _table(number: int) -> bytes:

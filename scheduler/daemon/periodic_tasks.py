@@ -14,6 +14,7 @@ from typing import Any, Final
 from scheduler.daemon.commands import Ask, Commands, Context, DaemonControl, text_of
 from scheduler.daemon.condition_checks import PIECE, check_next
 from scheduler.daemon.connections import Connections
+from scheduler.daemon.detached_jobs import AGAIN_S, DetachedJobs
 from scheduler.daemon.event_deliveries import Deliveries
 from scheduler.daemon.log import log_line
 from scheduler.daemon.schedule_starts import start_due
@@ -47,11 +48,12 @@ class PeriodicTasks:
 
     def __init__(
         self, loop: Loop, timers: Scheduler, core: Core, lease: Lease, ask: Ask, connections: Connections,
-        daemon: DaemonControl,
+        daemon: DaemonControl, detached: DetachedJobs,
     ) -> None:  # fmt: skip
         self._uncounted: Counted = {}  # for drover metrics, not in drover.counter yet
         self._loop, self._timers, self._core, self._lease = loop, timers, core, lease
-        self._ask, self._connections = ask, connections
+        self._ask, self._connections, self.detached = ask, connections, detached
+        self._is_one_lost = False  # a detached job that was in hand, and may be too young to be adopted at once
         self._slowest: dict[str, float] = {}  # seconds of statements that a warning was about
         self._unknown_queues: set[str] = set()  # that a warning was about
         self._flush: FlushPass | None = None  # under way
@@ -75,6 +77,7 @@ class PeriodicTasks:
             "tidy": self._tidy_events,
             "rescan": self._rescan,
             "rescue": self.give_back_lost,
+            "detached": self._find_detached,
             "flush": self._remove_old,
             "status": self._show_changes,
             "hosts": self._show_hosts,
@@ -100,7 +103,7 @@ class PeriodicTasks:
         """Make all tasks due: we serve, and know nothing. The first rescan comes after so many seconds at most."""
         now = self._loop.now
         at_once = dict.fromkeys(
-            ("read commands", "tables", "due", "recovery", "starts", "deliveries", "all", "flush"), now
+            ("read commands", "tables", "due", "recovery", "starts", "deliveries", "all", "flush", "detached"), now
         )
         rescan = {"rescan": now + min(rescan_s, self._timers.rescan)}
         self._due = dict.fromkeys(self._tasks, NEVER) | at_once | rescan
@@ -125,6 +128,12 @@ class PeriodicTasks:
     def _due_in(self, task: str, seconds: float) -> None:
         self._due[task] = min(self._due[task], self._loop.now + seconds)
 
+    def find_detached_in(self, seconds: float) -> None:
+        """Adopt detached jobs that were in hand, and release what hosts keep, after so many seconds at most."""
+        if self._is_serving:
+            self._is_one_lost = True
+            self._due_in("detached", seconds)
+
     def refused(self) -> None:
         """Leave what a refused statement was for to the next rescan."""
         if self._is_serving:
@@ -143,6 +152,8 @@ class PeriodicTasks:
                 self._due_in("rates", STATUS_GAP_S)
             if self._core.report.has_host_changes and self._due["hosts"] == NEVER:
                 self._due["hosts"] = self._loop.now
+            if self.detached.has_news:
+                self._due_in("detached", DUE_GAP_S)
         return min(self._due.values())
 
     def next_steps(self) -> Steps[None] | None:
@@ -214,6 +225,7 @@ class PeriodicTasks:
         self.context.settle_listed((yield from self._ask("rescan"))[0][0])
         yield from self._warn_of_unknown_queues()
         yield from self.give_back_lost(OWN_AGE_S)
+        self.bring_forward("detached")
         self._core.handle(Woken(), self._loop.now)
         self.bring_forward("tables")
         for task in ("due", "deliveries", "tidy"):
@@ -240,6 +252,15 @@ class PeriodicTasks:
             log_line("warning", f"rows given back that had no living owner: {text_of(count)}")
             self._core.handle(Woken(), self._loop.now)
         self.context.settle_listed(failed_parents)
+
+    def _find_detached(self) -> Steps[None]:
+        """Adopt detached jobs that are not in hand, and have hosts remove what they keep of others."""
+        if self._is_one_lost:
+            self._due_in("detached", OWN_AGE_S + 1)
+        self._is_one_lost = False
+        yield from self.detached.adopt(OWN_AGE_S)
+        if (yield from self.detached.release()):
+            self._due_in("detached", AGAIN_S)
 
     def _remove_old(self) -> Steps[None]:
         """Remove a piece of what is older than it is to be kept: all of it once a day."""

@@ -14,6 +14,7 @@ import attrs
 
 from scheduler.daemon.commands import DaemonControl, text_of
 from scheduler.daemon.connections import Connections
+from scheduler.daemon.detached_jobs import DetachedJobs
 from scheduler.daemon.install_queue_filters import install_routes
 from scheduler.daemon.log import log_line
 from scheduler.daemon.periodic_tasks import LOCKED_S, PeriodicTasks
@@ -58,7 +59,10 @@ class Watch:
         schedinfo = f"{self._identity.host}.{self._identity.pid}"
         self.connections = Connections(loop, config, conninfo, core, queries, schedinfo, self, daemon.show_state)
         self._statements = self._statements_within(config.scheduler.statement_limit)
-        self.periodic = PeriodicTasks(loop, config.scheduler, core, self.lease, self.ask, self.connections, daemon)
+        detached = DetachedJobs(core, lambda: loop.now, self.ask, daemon.errands, schedinfo)
+        self.periodic = PeriodicTasks(
+            loop, config.scheduler, core, self.lease, self.ask, self.connections, daemon, detached
+        )
 
     def _statements_within(self, limit_s: float) -> Statements:
         each = self.connections
@@ -263,6 +267,8 @@ class Watch:
     def _rescue(self) -> Steps[None]:
         """Give back what former owners had; then, and only then, serve: first the commands that waited."""
         yield from self.periodic.give_back_lost(0.0)
+        self.periodic.detached.begin()
+        yield from self.periodic.detached.adopt(0.0)
         self.lease.rescued(self._loop.now)
         self._is_opening = True
         self.periodic.commands.forget()  # some may have come while the group had no daemon

@@ -18,6 +18,7 @@ from scheduler.daemon.stdin_jobs import StdinJobs
 from scheduler.daemon.upgrade import Program, Upgrade, hold_signals, remove_copy
 from scheduler.daemon.watch_connection import Watch
 from scheduler.drivers.agentdb import AgentDb
+from scheduler.drivers.errands import Errands
 from scheduler.drivers.job_queries import JobQueries
 from scheduler.drivers.libpq import is_same_server, with_parameters
 from scheduler.drivers.loop import Loop, Steps, Watchdog
@@ -64,6 +65,7 @@ class Daemon:
             self.loop, config, agent_folders(), self.core.agent_output, self.core.agent_stderr,
             self.core.exec_output, self._handle, copies_folder(os.environ), None if kept is None else kept["processes"],
         )  # fmt: skip
+        self.errands = Errands(self.loop, self.processes)
         self._connect(config, conninfo, reads_stdin)
         self._drivers = self._driver_table()
         self._whole = DaemonState(self.loop, self.core, self.processes, self.watch, lambda: self.config)
@@ -98,6 +100,8 @@ class Daemon:
             e.Send: self.processes.send,
             e.Kill: self.processes.kill,
             e.ForceKill: self.processes.force_kill,
+            e.LetGo: self.processes.let_go,
+            e.FindDetached: lambda c: self.watch.periodic.find_detached_in(c.seconds),
             e.Signal: self.processes.signal,
             e.Expand: lambda c: self.job_queries.expand(c.job, c.query),
             e.Fetch: lambda c: self.job_queries.fetch(c.job, c.count),
@@ -281,6 +285,7 @@ class Daemon:
         self.notifier.stopping()
         if self._upgrade is not None:
             self._upgrade.close()
+        self.errands.close()
         self.processes.close()
         self.connections.close()
         if self.stdin_jobs is not None:

@@ -19,18 +19,20 @@ day, for a start that is still on its way.
 """
 
 import os
+import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
-# Signals by which an attach script dies to say something of its own; any other death of it says nothing.
+from scheduler.drivers.system import signal_name
+from scheduler.model.events import Event, Gone, Keeper
+
+# Signals by which an attach script dies to say something of its own; any other death of it says nothing of the job.
 NOT_BEGUN: Final = "SIGUSR1"  # the command was not started, and never will be
 INTERRUPTED: Final = "SIGUSR2"  # keeper and command are dead, and nobody knows how the command ended
 NOT_KEPT: Final = "SIGALRM"  # it could not be started or looked at; why stands on stderr
-# Signals that cannot be trapped reach the command by way of others.
-CARRIERS: Final[Mapping[str, str]] = {"SIGKILL": "SIGPWR", "SIGSTOP": "SIGTSTP"}
+SAYS: Final[Mapping[str, str]] = {NOT_BEGUN: "not begun", INTERRUPTED: "interrupted", NOT_KEPT: "not kept"}
 SIGNAL_BASE: Final = 128  # an attach script exits with this and the signal of which the command died
-ENVIRONMENT: Final = "DROVER_KEEPER"  # of a keeper and all that it starts: guardian.py spares them
 
 # Traps: a signal that a shell ignores would be ignored by the command too, so it is trapped by `:`; a background
 # process of a script is no group leader, so setsid(1) does not fork; `sync FILE` is not known everywhere; a signal goes
@@ -153,9 +155,9 @@ job=$1 attempt=$2 turn=$3 limit=$4; shift 4
 entry=$spool/$job.$attempt
 is_newer() { for each in "$entry"/turn.*; do [ "${each##*.}" -le "$turn" ] || return 0; done; return 1; }
 pass() { is_newer || [ -e "$entry/end" ] || send "$entry" "$1"; }
-signals="HUP INT QUIT TERM USR1 USR2 ALRM CONT WINCH"
+signals="INT QUIT TERM USR1 USR2 ALRM CONT WINCH"
 for name in $signals; do trap "pass $name" $name; done
-trap "pass KILL" PWR; trap "pass STOP" TSTP
+trap "pass KILL" PWR; trap "pass STOP" TSTP; trap "pass HUP" VTALRM
 if [ "$verb" = start ] && mkdir -- "$entry" 2>/dev/null; then
 for each in "$spool/$job".*; do
 other=${each##*.}
@@ -189,7 +191,7 @@ while send . KILL; pair pid; [ -n "$second" ] && is_alive "$first" "$second"; do
 fi
 die USR2
 }
-deaf() { trap "" $signals PWR TSTP; }
+deaf() { trap "" HUP $signals PWR TSTP VTALRM; }
 piece() ( deaf; tail -c +$(($2 + 1)) "$1" | head -c $(($3 - $2)) )
 out_at=0 err_at=0
 emit() {
@@ -223,39 +225,40 @@ exit $code
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Which attempt of which job is kept where, for whom, and how much of its output."""
-
-    site: str  # tells databases apart that have jobs on one host
-    spool: str
-    job: int
-    attempt: int
-    turn: int  # counts the daemons that have had it
-    limit: int = 1 << 20  # bytes of each stream
-    grace: int = 20  # seconds from SIGHUP to SIGKILL
+def words_of(keeper: Keeper, job: int, attempt: int, argv: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return the argv that starts a command under a keeper, or adopts one, and attaches to it."""
+    which = (job, attempt, keeper.turn, keeper.limit, *(argv if keeper.verb == "start" else ()))
+    return _words(keeper.verb, keeper.spool, keeper.site, keeper.grace, *which)
 
 
-def start_words(kept: Kept, argv: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Return the argv that starts a command under a keeper and attaches to it."""
-    return _words("start", kept.spool, kept.site, kept.grace, *_which(kept), *argv)
-
-
-def adopt_words(kept: Kept) -> tuple[bytes, ...]:
-    """Return the argv that attaches to a keeper, or makes sure that there never is one."""
-    return _words("adopt", kept.spool, kept.site, kept.grace, *_which(kept))
-
-
-def release_words(spool: str, site: str, entries: Sequence[tuple[int, int]], grace: int = 20) -> tuple[bytes, ...]:
+def release_words(spool: str, site: str, entries: Sequence[tuple[int, int]], grace: int) -> tuple[bytes, ...]:
     """Return the argv that ends keepers, removes their entries, and prints the names of those that are left."""
     return _words("release", spool, site, grace, *[f"{job}.{attempt}" for job, attempt in entries])
-
-
-def _which(kept: Kept) -> tuple[int, ...]:
-    return kept.job, kept.attempt, kept.turn, kept.limit
 
 
 def _words(verb: str, spool: str, site: str, grace: int, *rest: object) -> tuple[bytes, ...]:
     words = (verb, spool, site, grace, *rest)
     said = [word if isinstance(word, bytes) else os.fsencode(str(word)) for word in words]
     return (b"/bin/sh", b"-c", _ATTACH.encode(), b"drover-attach", _KEEPER.encode(), *said)
+
+
+def carried(number: int) -> int:
+    """Return the signal by which an attach script is asked to send this one.
+
+    SIGHUP itself comes from a guardian or from sshd(8), when the daemon is gone: the attach script ends, no more.
+    """
+    carriers: dict[int, int] = {
+        signal.SIGKILL: signal.SIGPWR, signal.SIGSTOP: signal.SIGTSTP, signal.SIGHUP: signal.SIGVTALRM,
+    }  # fmt: skip
+    return carriers.get(number, number)
+
+
+def read_end(end: Event) -> Event:
+    """Return how a command has ended, as the end of its attach script says; else what that says of its own."""
+    if not isinstance(end, Gone) or end.lost:
+        return end
+    if end.signal is not None:
+        return replace(end, kept=SAYS.get(end.signal, "gone"), why=f"the attached process died of {end.signal}")
+    if end.code is not None and end.code > SIGNAL_BASE and end.code - SIGNAL_BASE in signal.valid_signals():
+        return Gone(end.slot, signal=signal_name(end.code - SIGNAL_BASE))
+    return end

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from scheduler.drivers.keeper import words_of
 from scheduler.model.config import AgentType, Config, Limits, Mistake
 from scheduler.model.events import Spawn
 
@@ -101,7 +102,7 @@ class SpawnTemplates:
         environment |= {**passed_environment(agent, spawn, known), "PATH": path}
         has_prefix = bool(prefix_of(self._config, spawn.host))
         wrapper: list[str] = []
-        limits = () if has_prefix else prlimit_options(agent.limits)
+        limits = () if has_prefix or agent.detached else prlimit_options(agent.limits)
         for program, options in (("prlimit", limits), ("setpriv", setpriv_options(agent.user))):
             if options:  # each wrapper costs a start 0.8 ms
                 wrapper += (find_program(program, path, None), *options, "--")
@@ -145,8 +146,17 @@ def command_of(config: Config, spawn: Spawn) -> list[str]:
     agent = config.agents[spawn.type]
     command = map(os.fsdecode, spawn.argv) if spawn.argv is not None else agent.command
     prefix = prefix_of(config, spawn.host)
+    if spawn.keeper is not None:
+        words = limited(agent, tuple(map(os.fsencode, command)))
+        return list(map(os.fsdecode, words_of(spawn.keeper, spawn.job or 0, spawn.attempt or 0, words)))
     limits = prlimit_options(agent.limits) if prefix else ()  # they are for what the prefix starts, not for the prefix
     return [*prefix, *(("prlimit", *limits, "--") if limits else ()), *command]
+
+
+def limited(agent: AgentType, words: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Return a command behind the prlimit(1) that sets the limits of its type, if it has any."""
+    limits = prlimit_options(agent.limits)
+    return (b"prlimit", *map(os.fsencode, limits), b"--", *words) if limits else words
 
 
 def prefix_of(config: Config, name: str) -> tuple[str, ...]:

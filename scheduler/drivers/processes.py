@@ -22,6 +22,7 @@ from functools import partial
 from select import EPOLLIN
 from typing import Any, Final
 
+from scheduler.drivers.keeper import carried, read_end
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until
 from scheduler.drivers.pipes import CLOSED, OnCapture, OnErrors, OnOutput, Outputs, Pipes
 from scheduler.drivers.process_spec import SHORTAGES, ProcessSpec, SpawnTemplates, Surroundings, reason, start_status
@@ -40,7 +41,7 @@ from scheduler.drivers.system import (
 from scheduler.errors import BugError
 from scheduler.model.config import Config
 from scheduler.model.counters import RECEIVED, SENT, Counted, add
-from scheduler.model.events import Created, Event, ForceKill, Gone, Kill, NotCreated, Send, Signal, Spawn
+from scheduler.model.events import Created, Event, ForceKill, Gone, Kill, LetGo, NotCreated, Send, Signal, Spawn
 
 LAST_WAIT_MS: Final = 1000  # for each process at the very end; SIGKILL takes far less
 
@@ -140,9 +141,10 @@ class Child:
 
     def __init__(
         self, loop: Loop, slot: int, type: str, is_line: bool, process: LocalProcess | RemoteProcess, pipes: Pipes,
-        exit_grace: Callable[[], float], over: Callable[[int, Event], None],
+        exit_grace: Callable[[], float], over: Callable[[int, Event], None], *, is_attached: bool = False,
     ) -> None:  # fmt: skip
         self.slot, self.type, self.process, self.pipes = slot, type, process, pipes
+        self._is_attached = is_attached  # to a detached job
         self.end: Event | None = None  # Gone, or NotCreated of one that was to begin elsewhere
         self._loop, self._is_line, self._exit_grace, self._over = loop, is_line, exit_grace, over
         self._is_over = False
@@ -158,8 +160,19 @@ class Child:
             self.pipes.close()
         else:
             self.pipes.close_stdin()
-        self.process.signal(signal.SIGHUP)
+        self.signal(signal.SIGHUP)
         self._end_if_over()
+
+    def force_kill(self) -> None:
+        """Kill it and its group at once; of a detached job the command."""
+        if self._is_attached:
+            self.process.signal(carried(signal.SIGKILL))
+        else:
+            self.process.kill()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its group; of a detached job to the command."""
+        self.process.signal(carried(number) if self._is_attached else number)
 
     def died(self, end: Event) -> None:
         """Note that it is dead, or never was; what it wrote may still be in its pipes."""
@@ -257,7 +270,7 @@ class Child:
         self.process.kill_group()
         self.pipes.close_stdin()
         self.process.reap()
-        self._over(self.slot, self.end)
+        self._over(self.slot, read_end(self.end) if self._is_attached else self.end)
 
 
 class Processes:
@@ -302,20 +315,30 @@ class Processes:
             )  # fmt: skip
             self._report(refusal)
             return
-        self._add(spawn.slot, spawn.type, is_line, process, ends)
+        self._add(spawn.slot, spawn.type, is_line, process, ends, is_attached=spawn.keeper is not None)
         if host is None:
             self._started(spawn)
 
     def _add(
-        self, slot: int, type: str, is_line: bool, process: LocalProcess | RemoteProcess, ends: Ends
+        self, slot: int, type: str, is_line: bool, process: LocalProcess | RemoteProcess, ends: Ends,
+        *, is_attached: bool = False,
     ) -> Child:  # fmt: skip
         pipes = Pipes(self._outputs, slot, is_line, ends)
-        grace = self._exit_grace
-        child = self._children[slot] = Child(self._loop, slot, type, is_line, process, pipes, grace, self._over)
+        child = self._children[slot] = Child(
+            self._loop, slot, type, is_line, process, pipes, self._exit_grace, self._over, is_attached=is_attached
+        )
         return child
 
     def _exit_grace(self) -> float:
         return self._config.scheduler.exit_grace
+
+    def begin(
+        self, spawn: Spawn, started: Callable[[], None], died: Callable[[Event], None]
+    ) -> tuple[LocalProcess | RemoteProcess, Ends]:
+        """Start a process that is no slot's; one of another host calls back. Errors: OSError, ValueError."""
+        if (host := self._ssh_hosts.get(spawn.host)) is None:
+            return start(self._templates.spec(spawn), None)
+        return host.start(spawn, self._config.agents[spawn.type], started, died)
 
     def send(self, send: Send) -> None:
         """Write to an agent; harmless when it is gone."""
@@ -330,12 +353,17 @@ class Processes:
     def force_kill(self, force: ForceKill) -> None:
         """Kill a process and its group at once; harmless when it is gone."""
         if child := self._children.get(force.slot):
+            child.force_kill()
+
+    def let_go(self, effect: LetGo) -> None:
+        """Kill the process that is attached to a detached job, which goes on."""
+        if child := self._children.get(effect.slot):
             child.process.kill()
 
     def signal(self, effect: Signal) -> None:
         """Send a signal to the process group of an agent; harmless when it is gone."""
         if child := self._children.get(effect.slot):
-            child.process.signal(effect.number)
+            child.signal(effect.number)
 
     def reload(self, config: Config) -> None:
         """Start processes by another configuration from now on; those of before live on, as hosts of theirs do."""

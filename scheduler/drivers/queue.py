@@ -97,8 +97,12 @@ class QueueConnection:
                 texts = to_json([row.as_dict() for row in rows]), to_json([asdict(each) for each in failures])
                 return "save", {**ours, "rows": texts[0], "failures": texts[1]}
             case r.Mark(rows):
-                columns = _columns(rows, "pks", "attempts", "states", "ages", "hosts", "pids")
-                return "mark", {**ours, "schedinfo": self._schedinfo, **columns}
+                columns = _columns(rows, "pks", "attempts", "states", "ages", "hosts", "pids", "spools")
+                values = {**ours, "schedinfo": self._schedinfo, **columns}
+                if any(row.spool for row in rows):
+                    return "mark_detached", values
+                del values["spools"]
+                return "mark", values
             case r.ReadContents(rows):
                 return "read_claimed", {**ours, **_columns(rows, "pks", "attempts")}
             case r.FindLocked(about):

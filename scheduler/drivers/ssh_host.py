@@ -19,14 +19,15 @@ from select import EPOLLIN
 from typing import Any, Final
 
 from scheduler.drivers import ssh_protocol as ssh
+from scheduler.drivers.keeper import words_of
 from scheduler.drivers.loop import Loop, Timer
 from scheduler.drivers.process_spec import (
     EXEC_DIRECTORY,
     NOT_FOUND,
     NOT_STARTED,
+    limited,
     own_environment,
     passed_environment,
-    prlimit_options,
 )  # fmt: skip
 from scheduler.drivers.ssh_protocol import PacketSocket
 from scheduler.drivers.system import TRACED_S, Ends, close_all, pidfd_of, pipes, signal_name
@@ -140,8 +141,9 @@ class SshHost:
         """
         id = self._last_id = self._last_id + 1
         words = spawn.argv if spawn.argv is not None else tuple(map(os.fsencode, agent.command))
-        if limits := prlimit_options(agent.limits):
-            words = (b"prlimit", *map(os.fsencode, limits), b"--", *words)
+        words = limited(agent, words)
+        if spawn.keeper is not None:
+            words = words_of(spawn.keeper, spawn.job or 0, spawn.attempt or 0, words)
         passed = passed_environment(agent, spawn, os.environ)
         environment = {os.fsencode(name): os.fsencode(text) for name, text in passed.items()} | own_environment(spawn)
         directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else "")

@@ -41,6 +41,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
 STEP = re.compile(r"(?:([1-9][0-9]{0,8})x)?([0-9]{1,8}(?:\.[0-9]{1,3})?)")
 UNTIL = re.compile(r"(host|agent|queue) \S+")
+SPOOL = re.compile(r"~?/[^\0\n]*")
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # The daemon's own login at the database: an agent gets one of its own, by `database` or `env`.
 SECRET = frozenset({"PGPASSWORD", "DROVER_DATABASE_URL"})
@@ -194,6 +195,7 @@ class Host:
     identity: str = ""
     known_hosts: str = ""
     command: Argv = ()
+    spool: str = field(default="", validator=_matches(SPOOL, "must be a path that begins with / or ~/"))
     types: str = field(default="", validator=_filters("types"))
     queues: tuple[str, ...] = ()
     priorities: str = field(default="", validator=_filters("priorities"))
@@ -265,6 +267,7 @@ class AgentType:
     retry_jitter: bool = True
     on_start_failure: Literal["wait", "block", "fail"] = "wait"
     canary: int = field(default=0, validator=CANARY)
+    detached: bool = False
 
     @property
     def most_lines(self) -> int:
@@ -436,6 +439,9 @@ AGENT_RULES: tuple[Rule, ...] = (
         lambda a: None in (a.retry_base, a.retry_max) or a.retry_base <= a.retry_max,
         "must not be less than retry_base",
     ),
+    ("detached", lambda a: not (a.detached and a.canary), "contradicts canary: give one of them"),
+    ("detached", lambda a: a.kind == "exec" or not a.detached, 'is for kind = "exec" only'),
+    ("detached", lambda a: not (a.detached and a.user), "contradicts user: the spool is the daemon's"),
 )
 
 
@@ -444,6 +450,10 @@ CONDITION_RULES: tuple[Rule, ...] = (
     ("until", lambda c: not c.tester or not c.until, "contradicts tester: give one of them"),
     ("condition", lambda c: not re.search(r"\s", c.condition), "is one word, or * for all others"),
 )
+
+
+def _is_engine(config: Config, host: str) -> bool:
+    return host in config.hosts and config.hosts[host].transport == "command"
 
 
 def contradictions(config: Config) -> Iterator[Mistake]:
@@ -472,6 +482,8 @@ def contradictions(config: Config) -> Iterator[Mistake]:
         yield from _broken(AGENT_RULES, path, agent)
         yield from (((*path, *key), message) for key, message in _names_in(agent) if message)
         yield from _agent_hosts(path, agent, config)
+        if agent.detached and (engines := [each for each in agent.hosts or config.hosts if _is_engine(config, each)]):
+            yield (*path, "detached"), f'cannot be on hosts with transport = "command": {", ".join(engines)}'
 
 
 def _queue_mistakes(config: Config) -> Iterator[Mistake]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from scheduler.model.config import Config
 from scheduler.model.protocol import Row
-from scheduler.model.queue_requests import Claim, ClaimPosition, ClaimRequest, Settle
+from scheduler.model.queue_requests import Adoption, Claim, ClaimPosition, ClaimRequest, Settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Gone:
     signal: str | None = None
     lost: bool = False
     why: str = ""  # it was lost
+    kept: str = ""  # of the process attached to a detached job: not begun, interrupted, not kept, or merely gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +260,15 @@ class Serve:
 
 
 @dataclass(frozen=True, slots=True)
+class Adopted:
+    """Detached jobs that run are ours now; all databases that have jobs on one host have different sites."""
+
+    site: str
+    spool: str  # of this machine, where its configuration names none
+    jobs: Sequence[Adoption]
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseLost:
     """The group is another daemon's: kill the children and forget the rows."""
 
@@ -289,8 +299,20 @@ Event = (
     Created | NotCreated | Gone | HostUp | HostDown | Clogged | Unclogged | Replaced
     | ProgramFound | Opened | Fetched | NotExpanded | ConnectionsChanged | StatementAnswered
     | Woken | RowsLost | TablesRead | EndedAndClaimed | Claimed | Saved | Settled | Written | LockedFound | ContentsRead
-    | NotSaved | Serve | LeaseLost | Drain | Stop | Reloaded
+    | NotSaved | Serve | Adopted | LeaseLost | Drain | Stop | Reloaded
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """How the process of a slot comes by a detached job: it starts it under a keeper, or adopts one."""
+
+    verb: Literal["start", "adopt"]
+    site: str  # tells databases apart that have jobs on one host
+    spool: str
+    turn: int  # counts the daemons and connections that have had it
+    limit: int  # bytes of each stream of its output
+    grace: int  # seconds from SIGHUP to SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +329,7 @@ class Spawn:
     attempt: int | None = None
     environment: Mapping[bytes, bytes] | None = None  # what its job adds
     program: str = ""  # which one, of a type with canary agents; empty: what its command finds
+    keeper: Keeper | None = None  # of a detached job
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +352,20 @@ class ForceKill:
     """Kill the process group at once."""
 
     slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Leave a detached job alone from now on: it goes on, and the process of the slot ends."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindDetached:
+    """Adopt detached jobs that are not in hand, in so many seconds, and release those that have ended."""
+
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,6 +455,6 @@ class Exit:
 
 
 Effect = (
-    Spawn | Send | Kill | ForceKill | Signal | Expand | Fetch | CloseQuery | RunStatement | LogMessage | Echo
-    | JobEnded | FindNextDue | RenewLease | ReleaseGroup | Exit
+    Spawn | Send | Kill | ForceKill | LetGo | Signal | Expand | Fetch | CloseQuery | RunStatement | LogMessage | Echo
+    | FindDetached | JobEnded | FindNextDue | RenewLease | ReleaseGroup | Exit
 )  # fmt: skip

@@ -186,6 +186,18 @@ class MarkRow(NamedTuple):
     age: int  # microseconds since the claim
     host: str | None = None  # and the process that works on it; none of a query, which many agents work on
     pid: int | None = None
+    spool: str | None = None  # of a detached job that is about to begin there
+
+
+class Adoption(NamedTuple):
+    """A detached job that runs, under a keeper or not any more, and is ours from now on."""
+
+    claim: Claim
+    host: str
+    spool: str
+    turn: int
+    wanted: str  # by a command: kill, or cancel and a text
+    age: float  # seconds since it began
 
 
 class LogRow(NamedTuple):

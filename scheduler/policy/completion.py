@@ -13,7 +13,7 @@ from typing import Final
 
 from scheduler.model.config import AgentType, Scheduler
 from scheduler.model.counters import BOUNDS
-from scheduler.model.events import JobEnded, Signal
+from scheduler.model.events import JobEnded, LetGo, Signal
 from scheduler.model.protocol import Item, printable
 from scheduler.model.queue_requests import End, ItemFailure, SaveRow
 from scheduler.model.states import (
@@ -234,10 +234,13 @@ def forget(state: State, job: Job, now: float) -> None:
     job.set_verdict(Verdict(GIVEN_BACK, "no longer ours"))
     job.drop_items()
     state.remove_job(job)
+    state.keepers.forget(job.pk)
     if state.trial is job:
         end_trial(state)
     for slot in state.slots.all:
         if slot.job is job:
+            if slot in state.keepers.attached:
+                state.emit(LetGo(slot.number))
             slot.clear_item()
             slot.kill("the row has another owner", now)
 

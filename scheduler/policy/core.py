@@ -20,6 +20,7 @@ from scheduler.model.states import CANCELLED, NEVER, RUNNING, ST_FREE, ProgramEv
 from scheduler.policy import (
     agent_replies,
     completion,
+    detached,
     handover,
     intake,
     processes,
@@ -149,6 +150,9 @@ class Core:
         state = self.state
         if not state.may_claim:
             state.set_may_claim(True)
+        if state.keepers.beginning:
+            for event in detached.not_begun(state):
+                processes.not_created(state, event, now)
         while state.dirty:
             for pool in sorted(state.take_dirty(), key=lambda pool: (pool.starving_since, pool.name)):
                 if state.is_assigning and pool.may_begin:
@@ -158,6 +162,10 @@ class Core:
                         intake.try_alone(state, pool, now)
                     if pool.canary is not None and pool.canary.is_on_trial and not state.draining:
                         programs.begin_trial(state, pool, pool.canary, now)
+                    if pool.kind.detached:
+                        if not state.keepers.site:
+                            continue  # it is scheduled again when the site is known
+                        detached.attach(state, pool, now)
                     waiting = intake.open_expansions(state, pool) if pool.query_jobs else None
                     dispatch(state, pool, waiting, now)
         if state.draining:
@@ -228,12 +236,12 @@ class Core:
     def kill(self, pk: int, now: float) -> bool:
         """Kill a job in hand as a failure; False when it is not in hand any more."""
         self.state.set_may_claim(True)
-        return completion.end_by_command(self.state, pk, completion.KILLED, "killed", now)
+        return detached.end_by_command(self.state, pk, completion.KILLED, "killed", now)
 
     def cancel(self, pk: int, text: str, now: float) -> bool:
         """Cancel a job in hand, with a word on why; False when it is not in hand any more."""
         self.state.set_may_claim(True)
-        return completion.end_by_command(self.state, pk, CANCELLED, text, now)
+        return detached.end_by_command(self.state, pk, CANCELLED, text, now)
 
     def signal(self, pk: int, number: int) -> int:
         """Send a signal to all agents that work on a job; return how many there are."""
@@ -338,6 +346,7 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
     e.LockedFound: intake.found_locked,
     e.ContentsRead: intake.contents_read,
     e.Written: intake.written,
+    e.Adopted: detached.adopted,
     e.Serve: serving.serve,
     e.LeaseLost: serving.disowned,
     e.Drain: serving.drain,

@@ -29,7 +29,7 @@ from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Spawn
 from scheduler.model.protocol import Item, fill_template
 from scheduler.model.states import DIE, FED, KEEP, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
-from scheduler.policy import programs
+from scheduler.policy import detached, programs
 from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import GIVEN_BACK, conclude_if_over
 from scheduler.policy.deadlines import ROOM
@@ -436,7 +436,11 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
         state.emit(LogMessage("warning", f"job={job.pk}{job.trace}: {error}"))
         argv = (b"",)  # starts nothing, which fails the item; why stands in the log
     whose = (job.pk, job.attempt, job.environment)
-    state.emit(Spawn(slot.number, slot.serial, pool.name, host.name, argv, item.line, *whose, program))
+    spawn = Spawn(slot.number, slot.serial, pool.name, host.name, argv, item.line, *whose, program)
+    if pool.kind.detached:
+        detached.begin(state, slot, job, spawn, now)
+    else:
+        state.emit(spawn)
 
 
 def _recycle(state: State, pool: Pool, where: RunQueue[Job], now: float) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
+from scheduler.model.events import FindDetached
 from scheduler.model.protocol import Item
 from scheduler.model.queue_requests import PLAIN, Claim, ClaimRequest, ItemFailure, Rules
 from scheduler.model.states import NEVER, ST_FREE, ST_PREP, QueryState
@@ -26,6 +27,7 @@ from scheduler.policy.dispatch import enqueue
 from scheduler.policy.job import JOB_KEPT, QUERY_KEPT, Job, JobQuery, KeyProgress, Pool, Prefetched, Verdict
 from scheduler.policy.output import BYTES
 from scheduler.policy.rates import RateLimit, Rates
+from scheduler.policy.serving import let_go_detached
 from scheduler.policy.slots import SLOT_KEPT, Slot, timeouts_of
 from scheduler.policy.state import State
 
@@ -52,6 +54,7 @@ class UnreadableError(Exception):
 def hold(state: State, now: float) -> None:
     """Begin nothing new; give back what was claimed and waits for anything but an agent, at no cost."""
     state.hold(True)
+    let_go_detached(state, now)  # the next program adopts them
     completion.give_back_all(state, "released for restart", now, _is_unadmitted)
     for job in state.jobs.values():
         if _may_be_fetched(state, job):
@@ -61,6 +64,8 @@ def hold(state: State, now: float) -> None:
 def go_on(state: State) -> None:
     """Go on with everything: no other program takes over yet, or this is the one that has."""
     state.hold(False)
+    if any(pool.kind.detached for pool in state.pools.values()):
+        state.emit(FindDetached(0.0))
     for slot in state.slots.all:
         if slot.output.statements:
             ask_next(state, slot)
@@ -95,6 +100,8 @@ def unfinished_query(state: State) -> Job | None:
 
 def obstacle(state: State) -> str:
     """Return what is still under way while nothing new is begun; nothing when another program can take over."""
+    if state.keepers.is_busy:
+        return "processes attached to detached jobs are ending"
     if state.is_receiving:
         return "claimed rows are on their way"
     for slot in state.slots.all:

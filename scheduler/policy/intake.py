@@ -25,6 +25,7 @@ from scheduler.model.protocol import (
 from scheduler.model.queue_requests import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.sql_text import cursor_query
 from scheduler.model.states import BLOCKED, CLAIMED, NEVER, QUEUED, RUNNING, QueryEvent
+from scheduler.policy import detached
 from scheduler.policy.completion import (
     GIVEN_BACK,
     KILLED,
@@ -128,6 +129,8 @@ def _marked(state: State, asked: Sequence[r.MarkRow], pks: frozenset[int], now: 
             _fenced(state, pk, attempt, now)
             continue
         job.pool.marked(job)
+        if job.pool.kind.detached:
+            detached.recorded(state, job)
         if job.rules.rescued and not job.started and job.verdict is None and not job.lanes:
             _admit(state, job)
 
@@ -332,6 +335,8 @@ def _refusal(job: Job) -> str | None:
     if pool.is_guarded and "*" not in allowed and not {job.rules.submitter, *job.rules.roles}.intersection(allowed):
         return f"role {job.rules.submitter} may not queue agent type {pool.name}"
     if job.rules is not PLAIN:
+        if job.query is not None and pool.kind.detached:
+            return f"agent type {pool.name} is detached: it takes one parameter, no SQL"
         if job.rules.is_oversized or len(job.args) > OVERSIZED:
             return f"its variables or its SQL have over {OVERSIZED} bytes: put them in a file or a table and name that"
         if job.query is not None or job.rules.unread:

@@ -413,6 +413,11 @@ class Job:
         host, _, pid = where or (None, None, None)
         return MarkRow(self.pk, self.attempt, state, int((now - self.since) * 1e6), host, pid)
 
+    def adopt(self, where: tuple[str, str, int]) -> None:
+        """Note that it runs: its row says so, and where."""
+        self.is_recorded, self.marked, self.started, self.where = False, True, True, where
+        self.in_flight = 1
+
     def show(self, counted: int = 0) -> None:
         """Note that its row says how far it is, with so many items counted that are still worked."""
         self.is_recorded, self.marked, self.shown = False, self.marked or self.started, counted

@@ -104,6 +104,8 @@ class Outbox:
             self.marks.pop(row.pk, None)
 
     def mark(self, row: MarkRow) -> None:
+        if row.spool is None and (before := self.marks.get(row.pk)) is not None:
+            row = row._replace(spool=before.spool)
         self.marks[row.pk] = row
 
     def read(self, pk: int, attempt: int) -> None:

@@ -15,7 +15,7 @@ from scheduler.model import events as e
 from scheduler.model import states as s
 from scheduler.model.counters import DIED, SPAWNED
 from scheduler.model.queue_requests import OutputRow
-from scheduler.policy import agent_replies, completion, programs, serving
+from scheduler.policy import agent_replies, completion, detached, programs, serving
 from scheduler.policy.capacity import HostState
 from scheduler.policy.conditions import AGENT
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
@@ -45,6 +45,8 @@ def created(state: State, event: e.Created, now: float) -> None:
         state.begin_capture(slot)
         is_probe = host.probe is slot
         slot.launched(now)
+        if slot.pool.kind.detached:
+            detached.began(state, slot, now)
         if is_probe:
             state.mark_dirty(slot.pool)  # and so all those that wait to be the next
     elif state.timers.start_hint < state.timers.start_limit:
@@ -55,6 +57,9 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
     """Count a start that failed as a death; the item of an exec agent fails with the reason."""
     slot = state.slots.all[event.slot]
     state.count_process(DIED, slot, "not started")
+    if slot in state.keepers.attached and detached.not_attached(state, slot, event, now):
+        _process_ended(state, slot, now, s.NOT_CREATED)
+        return
     if event.is_machines_fault:
         _not_startable(state, slot, event.reason, now)
         return
@@ -99,6 +104,13 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     """Read the last output of a dead process, settle its item, free its slot."""
     slot = state.slots.all[event.slot]
     state.count_process(DIED, slot, _kind_of_end(slot, event))
+    if event.kept == "not kept" and (capture := state.end_capture(slot)) is not None:
+        _store(state, slot, capture.end(), is_over=True)
+    if slot in state.keepers.attached and detached.settled(state, slot, event, now):
+        slot.blame(False)
+        state.end_capture(slot)
+        _process_ended(state, slot, now, s.GONE)
+        return
     if event.lost:
         slot.blame(False)
     if event.lost:

@@ -290,6 +290,7 @@ def disowned(state: State, event: e.LeaseLost, now: float) -> None:
 def drain(state: State, event: e.Drain, now: float) -> None:
     """Give back what has not begun; queries with a key stop at once, others finish their slice, or not."""
     state.begin_drain()
+    let_go_detached(state, now)
     completion.give_back_all(state, "released for restart", now, completion.is_untouched)
     for job in [job for job in state.jobs.values() if job.query is not None and job.verdict is None]:
         if job.rules.key is not None or state.draining > 1 or not job.pool.may_begin:
@@ -330,7 +331,15 @@ def step_down(state: State, now: float) -> bool:
     return True
 
 
+def let_go_detached(state: State, now: float) -> None:
+    """Leave the detached jobs in hand alone, for another daemon to adopt."""
+    for job in [job for job in state.jobs.values() if job.pool.kind.detached and job.started]:
+        completion.forget(state, job, now)
+        state.mark_dirty(job.pool)
+
+
 def _let_go(state: State, why: str, now: float) -> None:
+    let_go_detached(state, now)
     completion.give_back_all(state, "released for restart", now, lambda job: True)
     for slot in state.slots.all:
         slot.kill(why, now)

@@ -21,6 +21,7 @@ from scheduler.policy.capacity import HostState, QueueState
 from scheduler.policy.claims import Claims
 from scheduler.policy.deadlines import LEASE, MARK, RATES, STARTS, TIME_LIMITS, Deadlines
 from scheduler.policy.job import Job, Pool
+from scheduler.policy.keepers import Keepers
 from scheduler.policy.outbox import Outbox
 from scheduler.policy.output import Capture
 from scheduler.policy.quotas import Quotas
@@ -84,6 +85,7 @@ class State:
         self.is_held = False  # nothing new is begun, since another program is to take over (policy/handover.py)
         self.may_claim = True  # what to claim may be more than when nothing was wanted
         self.is_receiving = False  # rows are claimed that are still to come, in an event Claimed
+        self.keepers = Keepers()
         self.begun_slots: dict[Slot, None] = {}  # whose agents began one-parameter jobs since these were last marked
         self.begun_queries: deque[tuple[float, Job, Slot]] = deque()  # when queries began, and where first
         self.starving: set[Pool] = set()  # pools whose work found no room
@@ -225,12 +227,18 @@ class State:
         if now + MARK_AFTER < self.deadlines.at[MARK]:
             self.deadlines.set(MARK, now + MARK_AFTER)
         if job.rules.timeout is not None and job.deadline == NEVER:
-            job.set_deadline(now + job.rules.timeout)
-            heappush(self.job_deadlines, (job.deadline, job.pk))
-            if len(self.job_deadlines) > 2 * len(self.jobs) + _FEW:  # most have ended
-                live = [(each.deadline, pk) for pk, each in self.jobs.items() if each.deadline < NEVER]
-                self.job_deadlines = sorted(live)
-            self._set_time_limits()
+            self.limit_time(job, now)
+
+    def limit_time(self, job: Job, began: float) -> None:
+        """Let the time limit of a job run, if it has one."""
+        if job.rules.timeout is None:
+            return
+        job.set_deadline(began + job.rules.timeout)
+        heappush(self.job_deadlines, (job.deadline, job.pk))
+        if len(self.job_deadlines) > 2 * len(self.jobs) + _FEW:  # most have ended
+            live = [(each.deadline, pk) for pk, each in self.jobs.items() if each.deadline < NEVER]
+            self.job_deadlines = sorted(live)
+        self._set_time_limits()
 
     def began_before(self, job: Job, slot: Slot) -> None:
         """Note that an agent has had an item of a job since before we were executed; its row may not say so yet."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.drivers.keeper import INTERRUPTED, NOT_BEGUN, NOT_KEPT, Kept, adopt_words, release_words, start_words
+from scheduler.drivers.keeper import INTERRUPTED, NOT_BEGUN, NOT_KEPT, carried, release_words, words_of
+from scheduler.model.events import Keeper
 from tests.patience import PATIENCE_S
 
 CLOSED = "closed"
@@ -47,16 +48,17 @@ class Spool:
         self.path = path
         self.attached: list[Attached] = []
 
-    def kept(self, attempt: int = 1, turn: int = 0, *, limit: int = 1 << 20) -> Kept:
-        return Kept("site", str(self.path), 7, attempt, turn, limit, grace=1)
+    def words(self, *argv: bytes, attempt: int = 1, limit: int = 1 << 20) -> tuple[bytes, ...]:
+        return words_of(Keeper("start", "site", str(self.path), 0, limit, grace=1), 7, attempt, argv)
 
     def start(self, script: str, attempt: int = 1, *, limit: int = 1 << 20, stdin: bytes = b"") -> Attached:
         """Start a shell script as a detached job."""
-        words = start_words(self.kept(attempt, limit=limit), (b"/bin/sh", b"-c", script.encode()))
+        words = self.words(b"/bin/sh", b"-c", script.encode(), attempt=attempt, limit=limit)
         return self._run(words, stdin)
 
     def adopt(self, attempt: int = 1, turn: int = 1) -> Attached:
-        return self._run(adopt_words(self.kept(attempt, turn)), b"")
+        keeper = Keeper("adopt", "site", str(self.path), turn, 1 << 20, grace=1)
+        return self._run(words_of(keeper, 7, attempt, ()), b"")
 
     def release(self, *attempts: int) -> tuple[int | str, bytes, bytes]:
         entries = [(7, attempt) for attempt in attempts]
@@ -126,15 +128,14 @@ def test_signal_that_kills_the_command_is_an_exit_status_c41(spool: Spool) -> No
 
 
 def test_command_that_is_not_found_exits_with_127_c41(spool: Spool) -> None:
-    words = start_words(spool.kept(), (b"/nowhere/at-all",))
-    code, _, err = Attached(words, b"").end()
+    code, _, err = Attached(spool.words(b"/nowhere/at-all"), b"").end()
     assert code == 127
     assert b"not found" in err or b"No such file" in err
 
 
 def test_words_of_the_command_are_passed_as_they_are_c41(spool: Spool) -> None:
-    words = (b"/usr/bin/printf", b"%s|", b"a b", b"", b"$HOME", b"\xff'\"\n")
-    assert Attached(start_words(spool.kept(), words), b"").end()[1] == b"a b||$HOME|\xff'\"\n|"
+    words = spool.words(b"/usr/bin/printf", b"%s|", b"a b", b"", b"$HOME", b"\xff'\"\n")
+    assert Attached(words, b"").end()[1] == b"a b||$HOME|\xff'\"\n|"
 
 
 def test_command_that_closes_its_outputs_ends_with_its_exit_c41(spool: Spool) -> None:
@@ -201,7 +202,7 @@ def test_signals_reach_the_command_after_adoption_c41(spool: Spool) -> None:
     first.signal(signal.SIGKILL)
     second = spool.adopt()
     assert second.read_line() == b"up\n"
-    second.signal(signal.SIGHUP)
+    second.signal(carried(signal.SIGHUP))
     assert second.read_line() == b"hup\n"
     second.signal(signal.SIGUSR1)
     assert second.end()[:2] == (6, b"usr1\n")
@@ -210,20 +211,29 @@ def test_signals_reach_the_command_after_adoption_c41(spool: Spool) -> None:
 def test_deaf_command_is_killed_by_the_carrier_of_sigkill_c41(spool: Spool) -> None:
     attached = spool.start("trap '' HUP TERM; echo up; while :; do sleep 600; done")
     attached.read_line()
-    attached.signal(signal.SIGHUP)
-    attached.signal(signal.SIGPWR)
+    attached.signal(carried(signal.SIGHUP))
+    attached.signal(carried(signal.SIGKILL))
     assert attached.end()[0] == 128 + signal.SIGKILL
+
+
+def test_hangup_of_a_guardian_ends_the_attach_script_alone_c41(spool: Spool) -> None:
+    first = spool.start("echo up; exec sleep 600")
+    first.read_line()
+    command = spool.pid("pid")
+    first.signal(signal.SIGHUP)
+    assert first.end()[0] == "SIGHUP"
+    assert is_alive(command)
 
 
 def test_command_is_stopped_and_goes_on_c41(spool: Spool) -> None:
     attached = spool.start("echo up; while :; do sleep 600; done")
     attached.read_line()
     command = spool.pid("pid")
-    attached.signal(signal.SIGTSTP)
+    attached.signal(carried(signal.SIGSTOP))
     until(lambda: Path(f"/proc/{command}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     attached.signal(signal.SIGCONT)
     until(lambda: Path(f"/proc/{command}/stat").read_text().rpartition(")")[2].split()[0] != "T")
-    attached.signal(signal.SIGPWR)
+    attached.signal(carried(signal.SIGKILL))
     assert attached.end()[0] == 128 + signal.SIGKILL
 
 
@@ -268,8 +278,8 @@ def test_attach_script_of_an_earlier_turn_passes_no_signal_on_c41(spool: Spool) 
     first.read_line()
     second = spool.adopt()
     second.read_line()
-    first.signal(signal.SIGHUP)
-    first.signal(signal.SIGPWR)
+    first.signal(carried(signal.SIGHUP))
+    first.signal(carried(signal.SIGKILL))
     second.signal(signal.SIGUSR1)
     assert second.end()[:2] == (3, b"usr1\n")
     assert first.end()[0] == 3

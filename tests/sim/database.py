@@ -501,7 +501,7 @@ class Database:
     def mark(self, owner: str, mark: Mark, now: float) -> frozenset[int]:
         """Show in rows that they are in hand; return those that were ours."""
         ours = set()
-        for pk, attempt, state, age, *place in mark.rows:
+        for pk, attempt, state, age, *place, _spool in mark.rows:
             if (row := self.owned(owner, pk, attempt)) is not None:
                 ours.add(pk)
                 row.place_of_work = tuple(place)

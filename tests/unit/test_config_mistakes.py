@@ -93,6 +93,11 @@ KEYS = st.sampled_from([*PATHS, "hosts", "hosts.x", "agents", "agents.command", 
             'db = "sql"\nwindow = 2',
             "agents.a.window: must be 1: answers to DB: lines would come behind lines ahead (got 2)",
         ),
+        ("detached = true", 'agents.a.detached: is for kind = "exec" only (got true)'),
+        (
+            'kind = "exec"\nuser = "nobody"\ndetached = true',
+            "agents.a.detached: contradicts user: the spool is the daemon's (got true)",
+        ),
         ('statements.s = "select 1"', 'agents.a.statements: are for db = "statements" only (got a table)'),
     ],
 )

@@ -1,0 +1,125 @@
+"""Finds detached jobs that are to be adopted, and has hosts end and remove what no job is for any more.
+
+What hosts keep is listed in drover.detached until they have removed it. A host that cannot be reached now is asked
+again later. At the first time after a take-over each host with a detached type says what it keeps at all: what the
+database knows nothing of, such as after it was restored from a backup, is ended too.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from scheduler.daemon.commands import Ask, text_of
+from scheduler.daemon.log import log_line
+from scheduler.drivers.errands import Errands
+from scheduler.drivers.keeper import release_words
+from scheduler.drivers.loop import Steps
+from scheduler.model.config import Config
+from scheduler.model.events import Adopted
+from scheduler.model.queue_requests import SUSPECT_AFTER, Adoption, ClaimRequest, read_claim
+from scheduler.policy.core import Core
+from scheduler.policy.keepers import REMOTE_SPOOL
+
+AGAIN_S: Final = 15.0  # until a host that could not do it is asked again
+Entry = tuple[int, int]  # job and attempt
+Place = tuple[str, str]  # host and spool
+
+
+def local_spool() -> str:
+    """Return the spool of this machine, if the configuration names none."""
+    state = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    return f"{state}/spool" if state else REMOTE_SPOOL
+
+
+class DetachedJobs:
+    """The detached jobs of the group that are not in hand; `ask` runs a query on the watch connection."""
+
+    def __init__(self, core: Core, now: Callable[[], float], ask: Ask, errands: Errands, schedinfo: str) -> None:
+        self._core, self._now, self._ask, self._errands, self._schedinfo = core, now, ask, errands, schedinfo
+        self._site = ""
+        self._busy: set[Place] = set()
+        self._asked: set[Place] = set()  # what they keep at all, since the group was taken over
+        self._removed: list[Entry] = []
+        self._left: dict[Entry, Place] = {}  # entries that hosts keep, as they said
+        self._strays: dict[Place, list[Entry]] = defaultdict(list)  # of these those that no row is for
+
+    def begin(self) -> None:
+        """Forget what is known: the group was taken over."""
+        self._asked.clear()
+
+    def adopt(self, age: float) -> Steps[None]:
+        """Take in hand what runs and is not in hand: of another owner, or ours since `age` seconds."""
+        if not self._site:
+            self._site = text_of((yield from self._ask("read_site"))[0][0])
+        types = self._types(self._core.config)
+        jobs = []
+        if types:
+            live, unread = self._core.live_rows(), SUSPECT_AFTER
+            rows = yield from self._ask(
+                "adopt", live=live, age=age, types=types, guarded=[], unread=unread, schedinfo=self._schedinfo
+            )
+            for pk, attempt, args, rank, more, type, queue, at, host, spool, turn, wanted, began in rows:
+                request = ClaimRequest(text_of(type), text_of(queue), text_of(at), False, 1)
+                claim = read_claim((pk, attempt, b"1", args, rank, more, b"t"), [request])
+                where = text_of(host), text_of(spool), int(turn or 0)
+                jobs.append(Adoption(claim, *where, text_of(wanted), float(began or 0)))
+        self._core.handle(Adopted(self._site, local_spool(), jobs), self._now())
+
+    def release(self) -> Steps[bool]:
+        """Have hosts end and remove what no job is for; return whether something is left to do."""
+        removed, self._removed = self._removed, []
+        left, self._left = self._left, {}
+        if removed or left:
+            rows = yield from self._ask(
+                "forget_kept", pks=[pk for pk, _ in removed], attempts=[attempt for _, attempt in removed],
+                left_pks=[pk for pk, _ in left], left_attempts=[attempt for _, attempt in left],
+            )  # fmt: skip
+            for pk, attempt in rows:
+                entry = int(pk or 0), int(attempt or 0)
+                self._strays[left[entry]].append(entry)
+        wanted: dict[Place, list[Entry]] = defaultdict(list)
+        for host, spool, pk, attempt in (yield from self._ask("read_kept")):
+            wanted[text_of(host), text_of(spool)].append((int(pk or 0), int(attempt or 0)))
+        config = self._core.config
+        for name in dict.fromkeys(at for type in self._types(config) for at in config.hosts_of(type)):
+            settings = config.hosts[name]
+            place = name, settings.spool or (REMOTE_SPOOL if settings.is_remote else local_spool())
+            if place not in self._asked:
+                wanted.setdefault(place, [])
+        for place, strays in self._strays.items():
+            wanted[place] += strays
+        self._strays.clear()
+        for place, entries in wanted.items():
+            self._send(place, entries, config)
+        return bool(wanted)
+
+    def _send(self, place: Place, entries: list[Entry], config: Config) -> None:
+        name, spool = place
+        types = [each for each in self._types(config) if name in config.hosts_of(each)] or self._types(config)
+        host = self._core.state.hosts.get(name)
+        if place in self._busy or not types or name not in config.hosts or host is None or not host.is_up:
+            return
+        self._busy.add(place)
+        words = release_words(spool, self._site, entries, max(1, round(config.scheduler.kill_grace)))
+        self._errands.run(types[0], name, words, partial(self._done, place, entries))
+
+    def _done(self, place: Place, entries: list[Entry], code: int | None, printed: bytes) -> None:
+        self._busy.discard(place)
+        if code not in (0, 1):
+            log_line("debug", f"host {place[0]}: its spool could not be cleaned now")
+            return
+        self._asked.add(place)
+        names = [line.split(".") for line in printed.decode("ascii", "replace").split()]
+        kept = {(int(a), int(b)) for a, b in (name for name in names if len(name) == 2) if (a + b).isdigit()}
+        self._removed += [entry for entry in entries if entry not in kept]
+        self._left |= dict.fromkeys(kept - set(entries), place)
+
+    @property
+    def has_news(self) -> bool:
+        """Say whether a host has answered since `release` was run."""
+        return bool(self._removed or self._left)
+
+    def _types(self, config: Config) -> list[str]:
+        return [name for name, agent in config.agents.items() if agent.detached]

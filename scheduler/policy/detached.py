@@ -1,0 +1,167 @@
+"""Detached jobs: begun once their row says where, adopted by (job, attempt), let go where others would be killed.
+
+A detached job is an exec agent's whose command runs under a keeper of its host (drivers/keeper.py). The process of its
+slot is only attached to it: that this process is gone says nothing of the job, unless it says so itself. Then the job
+is forgotten, and adopted like that of a dead daemon: its row still says running, and where.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from scheduler.model import states as s
+from scheduler.model.events import Adopted, FindDetached, Gone, Keeper, NotCreated, Spawn
+from scheduler.model.protocol import Item
+from scheduler.policy import completion
+from scheduler.policy.deadlines import RECORD
+from scheduler.policy.job import Job, Pool, Verdict
+from scheduler.policy.keepers import REMOTE_SPOOL
+from scheduler.policy.slots import Slot
+from scheduler.policy.state import State
+
+SOON_S: Final = 1.0  # until a job whose attached process is gone is adopted anew, or one that has ended is released
+LATER_S: Final = 10.0  # the same, where the host could not look at it
+RECORD_S: Final = 0.5
+
+
+def begin(state: State, slot: Slot, job: Job, spawn: Spawn, now: float) -> None:
+    """Start the process of a slot as soon as the row of its job says running, and where the command is to be found."""
+    host = state.config.hosts[slot.host.name]
+    spool = host.spool or (REMOTE_SPOOL if host.is_remote else state.keepers.local_spool)
+    state.keepers.begin(slot, replace(spawn, keeper=_keeper(state, slot, "start", spool, 0)))
+    state.outbox.mark(job.mark(s.RUNNING, now, (slot.host.name, slot.pool.name, 0))._replace(spool=spool))
+
+
+def _keeper(state: State, slot: Slot, verb: str, spool: str, turn: int) -> Keeper:
+    limit, grace = slot.pool.kind.output_limit, max(1, round(state.timers.kill_grace))
+    return Keeper("start" if verb == "start" else "adopt", state.keepers.site, spool, turn, limit, grace)
+
+
+def recorded(state: State, job: Job) -> None:
+    """Start the process that waits for the row of this job."""
+    for slot, spawn in list(state.keepers.beginning.items()):
+        if slot.job is job and slot.wanted is not s.DIE and slot.state == s.ST_PREP:
+            del state.keepers.beginning[slot]
+            _spawn(state, slot, spawn)
+
+
+def _spawn(state: State, slot: Slot, spawn: Spawn) -> None:
+    assert spawn.keeper is not None
+    state.keepers.attach(slot, spawn.keeper)
+    state.emit(spawn)
+
+
+def not_begun(state: State) -> list[NotCreated]:
+    """Return the ends of processes that are not to be started any more, and never were."""
+    over = [slot for slot in state.keepers.beginning if slot.wanted is s.DIE or slot.job is None]
+    for slot in over:
+        del state.keepers.beginning[slot]
+    return [NotCreated(slot.number, slot.reason) for slot in over]
+
+
+# ---- adopted jobs
+def adopted(state: State, event: Adopted, now: float) -> None:
+    """Take running jobs in hand; each waits for a slot of its type on its host."""
+    state.keepers.learn(event.site, event.spool)
+    if state.is_held:
+        return  # they are found again
+    state.mark_dirty(*[pool for pool in state.pools.values() if pool.kind.detached])
+    for adoption in event.jobs:
+        claim = adoption.claim
+        pool = state.pools.get(claim.request.type)
+        if pool is None or claim.pk in state.jobs:
+            continue
+        job = state.jobs[claim.pk] = Job(claim, pool, now - adoption.age)
+        job.adopt((adoption.host, pool.name, 0))
+        if (queue := state.queues.get(job.queue)) is not None:
+            queue.claimed(1)
+        state.limit_time(job, now - adoption.age)
+        state.keepers.wait(job, Item(job.args + b"\n", 0), adoption)
+        state.log_message("info", f"job={job.pk}: adopted, detached on host {adoption.host}")
+        if adoption.wanted == "kill":
+            end_by_command(state, job.pk, completion.KILLED, "killed", now)
+        elif adoption.wanted.startswith("cancel "):
+            end_by_command(state, job.pk, s.CANCELLED, adoption.wanted[7:], now)
+        state.mark_dirty(pool)
+    if event.jobs:
+        state.deadlines.bring_forward(RECORD, now + RECORD_S)
+
+
+def attach(state: State, pool: Pool, now: float) -> None:
+    """Attach a process to each adopted job of a type whose host is up and has a free slot, however full it is."""
+    for pk, (job, item, adoption) in list(state.keepers.waiting.items()):
+        free = pool.free.get(adoption.host)
+        if job.pool is not pool or not free or not free[0].host.is_up:
+            continue
+        state.keepers.forget(pk)
+        slot = free[0]
+        slot.begin_process(pk, now)
+        slot.take(job, item, False, now)
+        keeper = _keeper(state, slot, "adopt", adoption.spool, adoption.turn)
+        argv, whose = (b"",), (pk, job.attempt, job.environment)
+        spawn = Spawn(slot.number, slot.serial, pool.name, slot.host.name, argv, b"", *whose, keeper=keeper)
+        _spawn(state, slot, spawn)
+
+
+def end_by_command(state: State, pk: int, how: str, text: str, now: float) -> bool:
+    """End a job as completion.py does. One whose host cannot be reached ends at once, for an operator has said so."""
+    found = completion.end_by_command(state, pk, how, text, now)
+    if found and pk in state.keepers.waiting:
+        job, _, adoption = state.keepers.waiting[pk]
+        host = state.hosts.get(adoption.host)
+        if host is None or not host.is_up or adoption.host not in job.pool.free:
+            state.keepers.forget(pk)
+            job.returned()
+            why = f"{how} while its host {adoption.host} cannot be reached: its command is ended when it can"
+            state.log_job(job, "WARNING", why)
+            completion.conclude_if_over(state, job, now)
+    return found
+
+
+# ---- the process of a slot is gone
+def began(state: State, slot: Slot, now: float) -> None:
+    """Kill a command that was to be killed before there was a process to do it."""
+    job = slot.job
+    if job is not None and job.verdict is not None and job.verdict.kills:
+        slot.kill(job.verdict.text, now)
+
+
+def not_attached(state: State, slot: Slot, event: NotCreated, now: float) -> bool:
+    """Note that the process of a slot does not exist; say whether the job may run all the same and was forgotten."""
+    keeper = state.keepers.attached.pop(slot, None)
+    if keeper is None or slot.job is None or not (event.lost or keeper.verb == "adopt"):
+        return False
+    _adopt_later(state, slot, event.reason, SOON_S if event.lost else LATER_S, now)
+    return True
+
+
+def settled(state: State, slot: Slot, event: Gone, now: float) -> bool:
+    """Settle what the attached process says of its own; say whether that is all, and its job has not simply ended."""
+    keeper = state.keepers.attached.pop(slot, None)
+    if keeper is None:
+        return False
+    state.emit(FindDetached(SOON_S))
+    job = slot.job
+    if job is None:
+        return True
+    host = slot.host.name
+    if event.kept == "not begun":
+        job.set_verdict(job.verdict or Verdict(completion.GIVEN_BACK, "its command was never started"))
+        completion.take_item_from(state, slot, job, now)
+    elif event.kept == "interrupted":
+        completion.lose_item(state, slot, f"its keeper on host {host} is gone", now, interrupted=True)
+    elif event.kept == "not kept" and keeper.verb == "start":
+        completion.lose_item(state, slot, f"host {host} could not keep it: see its output", now)
+    elif event.kept or event.lost:
+        _adopt_later(state, slot, event.why, LATER_S if event.kept == "not kept" else SOON_S, now)
+    else:
+        return False
+    return True
+
+
+def _adopt_later(state: State, slot: Slot, why: str, seconds: float, now: float) -> None:
+    job = slot.job
+    assert job is not None
+    what = f"job={job.pk}: goes on without us on host {slot.host.name}"
+    state.log_message("warning", f"{what}{': ' if why else ''}{why}; it is adopted when that can be")
+    completion.forget(state, job, now)
+    state.emit(FindDetached(seconds))

@@ -1,0 +1,283 @@
+"""Claims about detached jobs under the real daemon: they outlive it, are adopted by the next, and end once."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, agent
+from tests.integration.puppets import settings
+from tests.integration.ssh_tools import SOON, table
+from tests.needs import need
+from tests.patience import LONG_PATIENCE_S, PATIENCE_S
+from tests.ssh.sshd import Server, serving
+
+SHELL = ("sh", "-c", "{args}")
+COUNTED = (
+    "echo $DROVER_JOB.$DROVER_ATTEMPT >>{count}; echo one; "
+    "while [ ! -e {go} ]; do sleep 0.1; done; echo two; exit {code}"
+)
+
+CANCEL = """
+update drover.jobqueue
+   set jq_state = 'cancelled', jq_endtime = now(), jq_end_bits = 2, jq_owner = null, jq_schedinfo = null
+ where jq_pk = %s
+"""
+
+
+class Site:
+    """A spool, the files by which jobs are told to go on, and the configuration of daemons that share them."""
+
+    def __init__(self, path: Path) -> None:
+        self.spool, self.go, self.count = path / "spool", path / "go", path / "count"
+
+    def config(self, **keys: Any) -> str:
+        host = f'[hosts.local]\nmax = 8\nspool = "{self.spool}"\n'
+        timers = settings(lease=2.0, lease_renewal=0.5, kill_grace=1.0)
+        return timers + host + agent("long", list(SHELL), kind="exec", detached=True, slots=4, **keys)
+
+    def script(self, code: int = 0) -> str:
+        return COUNTED.format(count=self.count, go=self.go, code=code)
+
+    @property
+    def starts(self) -> list[str]:
+        """What has begun: job.attempt each time."""
+        return self.count.read_text().split() if self.count.exists() else []
+
+    def entries(self) -> list[Path]:
+        return list(self.spool.glob("*/*.*"))
+
+    def end(self) -> None:
+        for link in self.spool.glob("*/*/*"):
+            if link.name in ("state", "pid") and link.is_symlink():
+                with suppress(ValueError, ProcessLookupError):
+                    os.killpg(int(os.readlink(link).split()[0]), signal.SIGKILL)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    found = Site(tmp_path)
+    yield found
+    found.end()
+
+
+def begun(daemon: Daemon, site: Site, pk: int) -> None:
+    """Wait until the command of a job runs, and its row says so."""
+    daemon.wait(pk, "running")
+    daemon.until(lambda: site.starts)
+
+
+def end(daemon: Daemon, number: int) -> None:
+    """Send a signal to a daemon that ends; its keepers live on."""
+    daemon.signal(number)
+    daemon.process.wait(PATIENCE_S)
+
+
+def output(daemon: Daemon, pk: int) -> str:
+    rows = daemon.execute("select out_data from drover.output where out_jq_fk = %s order by out_part", pk)
+    return "".join(row["out_data"] for row in rows)
+
+
+def test_detached_job_ends_like_any_other_c41(launch: Launch, site: Site) -> None:
+    daemon = launch(site.config())
+    site.go.touch()
+    row = daemon.wait(daemon.insert(jq_type="long", jq_args=site.script()))
+    assert row["jq_exitcode"] == 0
+    assert output(daemon, row["jq_pk"]) == "one\ntwo\n"
+    daemon.until(lambda: not site.entries() and not daemon.execute("select * from drover.detached"))
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_job_goes_on_when_its_daemon_is_killed_and_is_adopted_c41(launch: Launch, site: Site, code: int) -> None:
+    first = launch(site.config())
+    pk = first.insert(jq_type="long", jq_args=site.script(code))
+    begun(first, site, pk)
+    end(first, signal.SIGKILL)
+    second = launch(site.config())
+    second.until(lambda: "adopted by" in second.log_text(pk))
+    assert second.row(pk)["jq_state"] == "running"
+    site.go.touch()
+    row = second.wait(pk, {"done", "failed"})
+    assert (row["jq_attempt"], row["jq_exitcode"], row["jq_interruptions"]) == (1, code, 0)
+    assert output(second, pk) == "one\ntwo\n"
+    assert site.starts == [f"{pk}.1"]
+    second.until(lambda: not site.entries())
+
+
+def test_job_goes_on_over_an_orderly_end_c41(launch: Launch, site: Site) -> None:
+    first = launch(site.config())
+    pk = first.insert(jq_type="long", jq_args=site.script())
+    begun(first, site, pk)
+    end(first, signal.SIGTERM)
+    second = launch(site.config())
+    assert second.row(pk)["jq_state"] == "running"
+    site.go.touch()
+    assert second.wait(pk)["jq_attempt"] == 1
+    assert site.starts == [f"{pk}.1"]
+
+
+def test_standby_adopts_a_job_of_a_daemon_that_was_stopped_c41(launch: Launch, site: Site) -> None:
+    first = launch(site.config())
+    second = launch(site.config(), wait=False)
+    pk = first.insert(jq_type="long", jq_args=site.script())
+    begun(first, site, pk)
+    os.kill(first.pid, signal.SIGSTOP)
+    second.until(lambda: "adopted by" in second.log_text(pk))
+    os.kill(first.pid, signal.SIGCONT)
+    first.until(lambda: "standing by" in first.stderr())
+    site.go.touch()
+    assert second.wait(pk)["jq_attempt"] == 1
+    assert site.starts == [f"{pk}.1"]
+
+
+def test_daemon_that_is_executed_anew_adopts_its_jobs_c41(launch: Launch, site: Site) -> None:
+    daemon = launch(site.config())
+    pk = daemon.insert(jq_type="long", jq_args=site.script())
+    begun(daemon, site, pk)
+    daemon.insert(jq_type="command", jq_args="reexec", role="drover_operator")
+    daemon.until(lambda: "adopted by" in daemon.log_text(pk), timeout=LONG_PATIENCE_S)
+    site.go.touch()
+    assert daemon.wait(pk, timeout=LONG_PATIENCE_S)["jq_attempt"] == 1
+    assert output(daemon, pk) == "one\ntwo\n"
+    assert site.starts == [f"{pk}.1"]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "killjob"])
+def test_commands_reach_an_adopted_job_c41(launch: Launch, site: Site, verb: str) -> None:
+    first = launch(site.config())
+    pk = first.insert(jq_type="long", jq_args=site.script())
+    begun(first, site, pk)
+    end(first, signal.SIGKILL)
+    second = launch(site.config())
+    second.until(lambda: "adopted by" in second.log_text(pk))
+    second.insert(jq_type="command", jq_args=f"{verb} {pk}", role="drover_operator")
+    assert second.wait(pk, {"cancelled", "failed"})["jq_attempt"] == 1
+    second.until(lambda: not site.entries())
+
+
+def test_time_limit_of_an_adopted_job_runs_from_its_start_c41(launch: Launch, site: Site) -> None:
+    first = launch(site.config())
+    pk = first.insert(jq_type="long", jq_args=site.script(), jq_timeout="3 s")
+    begun(first, site, pk)
+    end(first, signal.SIGKILL)
+    second = launch(site.config())
+    row = second.wait(pk, "failed")
+    assert "timeout" in row["jq_endtext"]
+    assert site.starts == [f"{pk}.1"]
+
+
+def test_reboot_of_the_host_is_an_interruption_c41(launch: Launch, site: Site) -> None:
+    first = launch(site.config())
+    pk = first.insert(jq_type="long", jq_args=site.script())
+    begun(first, site, pk)
+    end(first, signal.SIGKILL)
+    (entry,) = site.entries()
+    site.end()
+    pid, began, _ = os.readlink(entry / "state").split()
+    (entry / "state").unlink()
+    (entry / "state").symlink_to(f"{pid} {began} 00000000-0000-0000-0000-000000000000")
+    site.go.touch()
+    second = launch(site.config())
+    row = second.wait(pk)
+    assert (row["jq_attempt"], row["jq_interruptions"]) == (2, 1)
+    assert site.starts == [f"{pk}.1", f"{pk}.2"]
+
+
+def test_job_whose_row_says_running_and_that_never_began_goes_back_c41(launch: Launch, site: Site) -> None:
+    daemon = launch(site.config())
+    daemon.stop()
+    pk = daemon.insert(jq_type="long", jq_args=site.script())
+    daemon.execute("delete from drover.claimable")
+    daemon.execute(
+        "update drover.jobqueue set jq_state = 'claimed', jq_attempt = 1, jq_owner = gen_random_uuid(),"
+        " jq_starttime = now() where jq_pk = %s", pk,
+    )  # fmt: skip
+    daemon.execute("update drover.jobqueue set jq_state = 'running' where jq_pk = %s", pk)
+    values = (pk, str(site.spool))
+    daemon.execute("insert into drover.detached values (%s, 1, 'default', 'local', %s)", *values)
+    site.go.touch()
+    second = launch(site.config())
+    assert second.wait(pk)["jq_attempt"] == 2
+    assert site.starts == [f"{pk}.2"]
+
+
+def test_keeper_without_a_job_is_told_to_end_c41(launch: Launch, site: Site) -> None:
+    first = launch(site.config())
+    pk = first.insert(jq_type="long", jq_args=site.script())
+    begun(first, site, pk)
+    end(first, signal.SIGKILL)
+    first.execute("delete from drover.detached")
+    first.execute(CANCEL, pk)
+    second = launch(site.config())
+    second.until(lambda: not site.entries())
+
+
+def test_sql_of_a_detached_type_is_refused_c41(launch: Launch, site: Site) -> None:
+    daemon = launch(site.config())
+    row = daemon.wait(daemon.insert(jq_type="long", jq_args="select 1 as a", jq_msq=True), "failed")
+    assert "one parameter" in row["jq_endtext"]
+
+
+# ---------------------------------------------------------------- over SSH
+
+
+def far(site: Site, server: Server) -> str:
+    """Return the configuration of a daemon whose only host is reached over SSH."""
+    timers = settings(lease=2.0, lease_renewal=0.5, kill_grace=1.0)
+    spool = f'spool = "{site.spool}"\n'
+    return timers + table("beta", server) + spool + agent("long", list(SHELL), kind="exec", detached=True, slots=2)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    need("sshd")
+    with serving(tmp_path) as server:
+        yield server
+
+
+def test_job_on_another_host_outlives_the_daemon_c41(launch: Launch, site: Site, server: Server) -> None:
+    first = launch(far(site, server))
+    pk = first.insert(jq_type="long", jq_args=site.script(5))
+    begun(first, site, pk)
+    end(first, signal.SIGKILL)
+    second = launch(far(site, server))
+    second.until(lambda: "adopted by" in second.log_text(pk))
+    site.go.touch()
+    row = second.wait(pk, "failed")
+    assert (row["jq_attempt"], row["jq_exitcode"], row["jq_endtext"]) == (1, 5, "exit status 5")
+    assert output(second, pk) == "one\ntwo\n"
+    assert site.starts == [f"{pk}.1"]
+    second.until(lambda: not site.entries())
+
+
+def test_job_goes_on_when_its_connection_is_cut_c41(launch: Launch, site: Site, server: Server) -> None:
+    daemon = launch(far(site, server), ssh=SOON)
+    pk = daemon.insert(jq_type="long", jq_args=site.script())
+    begun(daemon, site, pk)
+    server.kill()
+    daemon.until(lambda: "goes on without us" in daemon.stderr())
+    assert daemon.row(pk)["jq_state"] == "running"
+    site.go.touch()
+    server.begin()
+    row = daemon.wait(pk, timeout=LONG_PATIENCE_S)
+    assert (row["jq_attempt"], row["jq_interruptions"]) == (1, 0)
+    assert output(daemon, pk) == "one\ntwo\n"
+    assert site.starts == [f"{pk}.1"]
+
+
+def test_job_on_a_host_that_is_down_can_be_cancelled_c41(launch: Launch, site: Site, server: Server) -> None:
+    daemon = launch(far(site, server), ssh=SOON)
+    pk = daemon.insert(jq_type="long", jq_args=site.script())
+    begun(daemon, site, pk)
+    server.kill()
+    daemon.until(lambda: "adopted, detached" in daemon.stderr())
+    daemon.insert(jq_type="command", jq_args=f"cancel {pk} enough", role="drover_operator")
+    assert daemon.wait(pk, "cancelled")["jq_endtext"] == "enough"
+    server.begin()
+    daemon.until(lambda: not site.entries(), timeout=LONG_PATIENCE_S)
+    assert site.starts == [f"{pk}.1"]
