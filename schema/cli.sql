@@ -397,7 +397,7 @@ select host_name as host, host_group as group, scheduler_host || '.' || schedule
 -- name: list_agent
 select agent_type as type, agent_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
        agent_kind as kind, agent_enabled as enabled, count(status_slot) as slots, count(status_pid) as agents,
-       agent_blocked_until as blocked_until, agent_reason as reason
+       agent_blocked_until as blocked_until, agent_reason as reason, agent_trial ->> 'text' as trial
   from drover.agent
   left join drover.scheduler_group on group_name = agent_group and group_lease_until > now()
   left join drover.scheduler on scheduler_uuid = group_owner
@@ -677,6 +677,12 @@ select 'type ' || a.agent_type, now() - a.agent_blocked_since,
  where a.agent_group = :group and a.agent_present and a.agent_enabled and a.agent_blocked_until > now() and jobs > 0
    and not starts_with(coalesce(a.agent_reason, ''), 'no connection')  -- of which connections_failed warns
  order by a.agent_type
+
+-- name: programs_held_back
+select 'type ' || agent_type, null::interval, agent_trial ->> 'text'
+  from drover.agent
+ where agent_group = :group and agent_present and agent_trial ->> 'state' = 'HELD_BACK'
+ order by agent_type
 
 -- name: hosts_down
 select 'host ' || h.host_name, null::interval,

@@ -1714,7 +1714,8 @@ select (select coalesce(json_agg(json_build_object(
                  'name', host_name, 'max', host_max, 'urgent', host_urgent, 'enabled', host_enabled,
                  'types', host_types, 'queues', host_queues, 'priorities', host_priorities)), '[]')
           from drover.host where host_group = :group::text and host_present),
-       (select coalesce(json_agg(json_build_object('type', agent_type, 'enabled', agent_enabled)), '[]')
+       (select coalesce(json_agg(json_build_object(
+                 'type', agent_type, 'enabled', agent_enabled, 'trial', agent_trial)), '[]')
           from drover.agent where agent_group = :group::text and agent_present),
        (select coalesce(json_agg(json_build_object(
                  'type', placement_type, 'from', placement_from, 'to', placement_to, 'host', placement_host)
@@ -1807,16 +1808,19 @@ select drover.find_alerts(:most::integer) where {{holds_lease}}
 select drover.forget_events(:beyond::bigint, :most::integer)
 
 -- name: show_agents
--- Write what drover.why shows of agent types: since and until when all their slots have failed, and why they wait.
+-- Write what drover.why shows of agent types: since and until when all their slots have failed, and why they wait; and
+-- what is known of their new programs, where something is.
 update drover.agent a
    set agent_blocked_since = now() - make_interval(secs => u.since),
        agent_blocked_until = now() + make_interval(secs => u.seconds),
-       agent_reason = u.reason, agent_queries_wait = u.queries_wait
+       agent_reason = u.reason, agent_queries_wait = u.queries_wait,
+       agent_trial = case when u.knows then nullif(u.trial, 'null') else agent_trial end
   from jsonb_to_recordset(:rows::jsonb) as u(
-         type text, since float8, seconds float8, reason text, queries_wait boolean)
+         type text, since float8, seconds float8, reason text, queries_wait boolean, knows boolean, trial jsonb)
  where a.agent_group = :group::text and a.agent_type = u.type
    and (a.agent_reason is distinct from u.reason or a.agent_queries_wait <> u.queries_wait
-        or u.seconds is not null or a.agent_blocked_until is not null)
+        or u.seconds is not null or a.agent_blocked_until is not null
+        or u.knows and nullif(u.trial, 'null') is distinct from a.agent_trial)
 
 -- name: show_status
 -- Write one row for each slot, and row -1 for the scheduler; remove the rows of slots that are gone.

@@ -2411,6 +2411,7 @@ CREATE TABLE drover.agent (
     agent_queries_wait boolean DEFAULT false NOT NULL,
     agent_registered timestamp with time zone DEFAULT now() NOT NULL,
     agent_blocked_since timestamp with time zone,
+    agent_trial jsonb,
     CONSTRAINT agent_agent_kind_check CHECK ((agent_kind = ANY (ARRAY['line'::text, 'exec'::text]))),
     CONSTRAINT agent_agent_type_check CHECK ((agent_type <> 'command'::text))
 );
@@ -2884,6 +2885,15 @@ CREATE FUNCTION drover.texts(variables jsonb) RETURNS json
   select case when drover.json_bytes(variables) <= 16777216
               then (select json_object_agg(key, value) from jsonb_each_text(variables)) end
 $$;
+
+CREATE FUNCTION drover.trial_failed() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  perform drover.tell_site('alert', 'agent type ' || new.agent_type || ': ' || (new.agent_trial ->> 'text'));
+  return null;
+end $$;
 
 CREATE FUNCTION drover.try_to_enter(name text) RETURNS boolean
     LANGUAGE plpgsql
@@ -4934,6 +4944,8 @@ CREATE TRIGGER tenant_prepare BEFORE INSERT OR UPDATE ON drover.tenant FOR EACH 
 CREATE TRIGGER tenant_queue_prepare BEFORE INSERT OR UPDATE ON drover.tenant_queue FOR EACH ROW EXECUTE FUNCTION drover.prepare_tenant_queue();
 
 CREATE TRIGGER tenant_queue_route AFTER INSERT OR DELETE OR UPDATE ON drover.tenant_queue FOR EACH STATEMENT EXECUTE FUNCTION drover.route_tenants();
+
+CREATE TRIGGER trial_fails AFTER UPDATE OF agent_trial ON drover.agent FOR EACH ROW WHEN ((((new.agent_trial ->> 'state'::text) = 'HELD_BACK'::text) AND ((new.agent_trial -> 'is_worse'::text))::boolean AND (((old.agent_trial ->> 'state'::text) IS DISTINCT FROM (new.agent_trial ->> 'state'::text)) OR ((old.agent_trial ->> 'new'::text) IS DISTINCT FROM (new.agent_trial ->> 'new'::text))))) EXECUTE FUNCTION drover.trial_failed();
 
 CREATE TRIGGER variable_is_expected AFTER INSERT OR DELETE ON drover.variable FOR EACH STATEMENT EXECUTE FUNCTION drover.expect_variables();
 

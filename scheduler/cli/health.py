@@ -63,6 +63,8 @@ OF_GROUP: Final = (  # the worst first
     Check("no scheduler", "no_scheduler", "start one with drover run"),
     Check("agents failed", "agents_failed",
           "look at drover log and the agent; try it at once: drover agent enable TYPE"),
+    Check("new program", "programs_held_back",
+          "drover agent canary TYPE tries it again, drover agent promote TYPE uses it"),
     Check("host down", "hosts_down", "look at the host and the network; it is tried again by itself"),
     Check("no more agents", "no_more_agents", "raise the limit that is named, or run fewer agents: max of the host"),
     Check("refused", "statements_refused",

@@ -12,7 +12,7 @@ be started, or ends before its first OK, is worse without a count.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from math import isqrt
 from statistics import median
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from scheduler.model.states import PROGRAM, ProgramEvent, ProgramState
 
+BY_COMMAND: Final = "was rolled back by command"
 HISTORY: Final = 10
 SLOWER: Final = 1.5
 SLACK_S: Final = 0.01  # less is lost in the noise of a busy machine
@@ -117,12 +118,13 @@ def compared(new: Record, old: Record) -> str:
 class Canary:
     """The programs of a type: that in use, and a new one on trial or held back."""
 
-    __slots__ = ("is_known", "most", "new", "slot", "state", "used", "why")
+    __slots__ = ("is_known", "kept", "most", "new", "slot", "state", "used", "why")
 
-    def __init__(self, most: int, program: str, *, is_known: bool) -> None:
+    def __init__(self, most: int, program: str, kept: frozenset[str] = frozenset(), *, is_known: bool) -> None:
         self.most = most  # items of a trial
         self.state = ProgramState.STEADY
         self.used = Record(program, HISTORY * most)
+        self.kept = kept  # programs of which there are copies to start
         self.new: Record | None = None  # on trial, or held back
         self.slot: Any = None  # of class Slot: the one whose process is the trial's, until that has ended
         self.why = ""  # it is held back
@@ -164,6 +166,11 @@ class Canary:
         return self.state is ProgramState.TRIAL
 
     @property
+    def is_held_back(self) -> bool:
+        """Say whether the file has a program that is not used."""
+        return self.state is ProgramState.HELD_BACK
+
+    @property
     def programs(self) -> tuple[str, ...]:
         """The programs of which agents may run now."""
         if self.is_on_trial and self.new is not None:
@@ -174,6 +181,10 @@ class Canary:
     def in_file(self) -> str:
         """The program that the file of the type has, as far as we were told."""
         return self.used.program if self.new is None else self.new.program
+
+    def set_kept(self, kept: frozenset[str]) -> None:
+        """Note of which programs there are copies."""
+        self.kept = kept
 
     def begin(self, program: str) -> None:
         """Begin the trial of a program, from its first item on."""
@@ -215,3 +226,29 @@ class Canary:
     def figures(self) -> str:
         """What the new program and that in use did."""
         return "" if self.new is None else compared(self.new, self.used)
+
+    # ---- what is shown
+
+    @property
+    def text(self) -> str | None:
+        """What is known of the new program, in words; None if there is none."""
+        if self.new is None:
+            return None
+        new, used = self.new.program, self.used.program
+        if self.is_held_back:
+            what = self.why if self.why == BY_COMMAND else f"failed its trial: {self.why}"
+            return f"the new program {new} {what}; the one in use, {used}, stays"
+        where = f"in slot {self.slot.number}" if self.slot is not None else "and waits for work"
+        return f"the new program {new} is on trial {where}: {self.new.tried} of {self.most} items, {self.figures}"
+
+    def shown(self, command: Sequence[str]) -> dict[str, Any]:
+        """Return what the next daemon has to know, and what people see, of a type with this command."""
+        new = self.new
+        return {
+            "command": list(command), "state": self.state.name, "used": self.used.program,
+            "new": None if new is None else new.program, "is_worse": self.is_held_back and self.why != BY_COMMAND,
+            "why": self.why, "items": self.most, "slot": None if self.slot is None else self.slot.number,
+            "tried": 0 if new is None else new.tried, "failed": 0 if new is None else new.failed,
+            "used_tried": self.used.tried if new is not None else None,
+            "used_failed": self.used.failed if new is not None else None, "text": self.text,
+        }  # fmt: skip

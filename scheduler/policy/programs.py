@@ -11,12 +11,13 @@ one-parameter job goes back to the queue at no cost, a row of a query gets one m
 Hosts that are not this machine have files of their own, which nobody looks at: agents there are no part of a trial.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from scheduler.model import events as e
 from scheduler.model import states as s
 from scheduler.model.states import ProgramEvent, ProgramState
-from scheduler.policy.canary import Canary, Judgement
+from scheduler.policy.canary import BY_COMMAND, Canary, Judgement
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
@@ -41,12 +42,34 @@ def found(state: State, event: e.ProgramFound, now: float) -> None:
     if pool is None or not pool.kind.canary:
         return  # what was found is older than a reload
     if pool.canary is None:
-        pool.set_canary(Canary(pool.kind.canary, event.program, is_known=state.is_assigning))
+        pool.set_canary(Canary(pool.kind.canary, event.program, event.kept, is_known=state.is_assigning))
         return
-    _compare(state, pool, pool.canary, event.program, event.kept, now)
+    pool.canary.set_kept(event.kept)
+    _compare(state, pool, pool.canary, event.program, now)
 
 
-def _compare(state: State, pool: Pool, canary: Canary, program: str, kept: frozenset[str], now: float) -> None:
+def know(state: State, pool: Pool, known: Mapping[str, Any] | None, now: float) -> None:
+    """Go on as the last daemon of the group would have: its program in use stays until the one in the file passes."""
+    if pool.canary is None or pool.canary.is_known:
+        return
+    program, kept = pool.canary.in_file, pool.canary.kept
+    pool.canary.set_known(True)
+    if known is None or known["command"] != list(pool.kind.command):
+        return
+    canary = Canary(pool.kind.canary, str(known["used"]), kept, is_known=True)
+    pool.set_canary(canary)
+    is_held_back = known["state"] == ProgramState.HELD_BACK.name and program == known["new"]
+    if not is_held_back or canary.used.program not in kept:
+        _compare(state, pool, canary, program, now)
+        return
+    canary.fire(ProgramEvent.REPLACED)
+    canary.begin(program)
+    canary.fire(ProgramEvent.ROLLBACK)
+    canary.hold_back(str(known["why"]))
+    state.log_message("info", f"agent type {pool.name}: as before, {canary.text}")
+
+
+def _compare(state: State, pool: Pool, canary: Canary, program: str, now: float) -> None:
     """Act on the program in the file of a type."""
     if program == canary.in_file:
         return
@@ -58,7 +81,7 @@ def _compare(state: State, pool: Pool, canary: Canary, program: str, kept: froze
         return
     canary.fire(ProgramEvent.REPLACED)
     _try(state, pool, canary, program, now)
-    why = "there is no copy of that in use" if canary.used.program not in kept else ""
+    why = "there is no copy of that in use" if canary.used.program not in canary.kept else ""
     why = why or ("" if any(is_here(state, slot) for slot in pool.slots) else "none of its agents run on this machine")
     if why:
         state.log_message("warning", f"agent type {pool.name}: no trial of its new program: {why}")
@@ -291,7 +314,7 @@ def command(state: State, name: str, wanted: ProgramEvent, now: float) -> tuple[
         promote(state, pool, canary, wanted, now)
         return True, f"agent type {name}: program {new} in all slots"
     if wanted is ProgramEvent.ROLLBACK:
-        _hold_back(state, pool, canary, wanted, "rolled back by command", now)
+        _hold_back(state, pool, canary, wanted, BY_COMMAND, now)
         return True, f"agent type {name}: program {canary.used.program} stays, {new} is held back"
     canary.fire(wanted)
     _try(state, pool, canary, new, now)

@@ -252,6 +252,7 @@ def _follow_tables(state: State, event: e.TablesRead, now: float) -> None:
     for row in event.types:
         if row["type"] in state.config.agents:
             _enable(state, state.pools[row["type"]], row["enabled"], now)
+            programs.know(state, state.pools[row["type"]], row.get("trial"), now)
     state.wake_all()
 
 

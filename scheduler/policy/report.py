@@ -144,6 +144,8 @@ class Report:
             "seconds": None if until is None else until - now,
             "reason": "the scheduler drains" if self._state.draining else reason,
             "queries_wait": pool.waits_for_connection and not has_connection(self._state, pool),
+            "knows": pool.canary.is_known if pool.canary is not None else not pool.kind.canary,
+            "trial": None if pool.canary is None else pool.canary.shown(pool.kind.command),
         }
 
     def take_changed_hosts(self, now: float) -> list[dict[str, Any]]:
@@ -173,7 +175,8 @@ class Report:
         if all(host.spare(urgent=False) <= 0 and host.shortage for host in hosts):
             return "; ".join(sorted(_shortage(host) for host in hosts))
         is_up = any(slot.state in (ST_READY, ST_RUNNING) for slot in pool.slots)
-        return None if is_up and not pool.blocked_until else pool.reason  # of agents that do not come up, if known
+        reason = None if is_up and not pool.blocked_until else pool.reason  # of agents that do not come up, if known
+        return reason or (pool.canary.text if pool.canary is not None and pool.canary.is_held_back else None)
 
     def in_short(self) -> str:
         """Return what is in hand, in a few words."""

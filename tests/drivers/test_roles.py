@@ -121,6 +121,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "subscribe",
         "subscription_enable",
         "tenant_of",
+        "trial_failed",
         "unsubscribe",
         "wards",
     ]

@@ -146,3 +146,48 @@ def test_people_promote_roll_back_and_try_again(serve: Serve, own: Path, config:
     until_said(daemon, "all others stay with")
     assert "in all slots" in told("promote")
     daemon.until(lambda: set(work(daemon, 2)) == {"third"}, what="others work")
+
+
+def test_a_program_that_failed_is_not_started_after_a_restart(launch: Launch, serve: Serve, own: Path) -> None:
+    daemon = serve()
+    write(own, "new", FAILING)
+    until_said(daemon, "is tried in one slot with 3 items")
+    work_until(daemon, "failed its trial: 1 of 1 failed")
+    is_kept = "select agent_trial ->> 'state' from drover.agent where agent_type = 'own'"
+    daemon.until(lambda: daemon.value(is_kept) == "HELD_BACK", what="it is not written down")
+    daemon.kill()
+    again = launch(LOCAL + agent("own", [str(own)], slots=2, canary=3))
+    assert set(work(again, 8)) == {"old"}
+    until_said(again, "as before, the new program")
+    write(own, "better")
+    until_said(again, "is tried in one slot with 3 items")
+    work_until(again, "passed its trial, 0 of 3 failed")
+
+
+def test_a_program_that_changed_while_no_daemon_ran_is_tried_first(launch: Launch, serve: Serve, own: Path) -> None:
+    daemon = serve()
+    is_known = "select agent_trial ->> 'state' from drover.agent where agent_type = 'own'"
+    daemon.until(lambda: daemon.value(is_known) == "STEADY", what="it is not written down")
+    assert daemon.stop() == 0
+    write(own, "new", "exit 3; ")
+    again = launch(LOCAL + agent("own", [str(own)], slots=2, canary=3))
+    work(again, 8)
+    until_said(again, "failed its trial: 1 of 1 failed, of the program in use 0 of")
+    assert again.value("select count(*) from drover.jobqueue where jq_state <> 'done'") == 0
+
+
+def test_a_trial_that_failed_is_told_by_status_list_why_and_an_alert(serve: Serve, own: Path, config: Path) -> None:
+    daemon = serve()
+    daemon.execute("insert into drover.subscription (sub_scope, sub_of, sub_kind) values ('site', '', 'alert')")
+    write(own, "new", FAILING)
+    until_said(daemon, "is tried in one slot with 3 items")
+    work_until(daemon, "failed its trial: 1 of 1 failed")
+    text = "failed its trial: 1 of 1 failed, of the program in use 0 of"
+    alert = "select ev_text from drover.event where ev_kind = 'alert'"
+    daemon.until(lambda: daemon.value(alert), what="no alert")
+    assert text in daemon.value(alert)
+    status = " ".join(run_as(daemon.database, config, "operator", "status").out.split())
+    assert text in status
+    assert "drover agent canary TYPE tries it again" in status
+    assert text in run_as(daemon.database, config, "operator", "agent --json").out
+    assert text in daemon.value("select log_message from drover.log where log_type = 'ALERT'")

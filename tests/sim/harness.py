@@ -24,6 +24,7 @@ from scheduler.policy.slots import Slot
 from tests.sim import invariants
 from tests.sim.agents import Process, read_item
 from tests.sim.broken import Broken
+from tests.sim.configs import has_canaries
 from tests.sim.database import Row
 from tests.sim.queries import Cursor
 
@@ -352,6 +353,13 @@ class Daemon:
         if self.config.agents[name].canary:
             self.tell(e.ProgramFound(name, str(number), frozenset(map(str, range(number + 1)))))
 
+    def _write_trials(self) -> None:
+        """Write down what is known of new programs."""
+        for row in self.core.report.agent_rows(self.sim.now) if has_canaries(self.sim.seed) else ():
+            for written in self.sim.types:
+                if written["type"] == row["type"] and row["knows"]:
+                    written["trial"] = row["trial"]
+
     # ---- hosts that have to be reached
 
     def _reach(self) -> None:
@@ -563,6 +571,7 @@ class Daemon:
         if self.lease.state is not LeaseState.SERVING:
             self.due_at = self.rescan_at = self.check_at = self.starts_at = float("inf")
             return
+        self._write_trials()
         if self.starts_at <= now:
             self._stop_unstartable(now)
         if self.check_at <= now:

@@ -11,7 +11,7 @@ from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.states import ProgramEvent, ProgramState
 from scheduler.policy.canary import Canary
-from tests.core_tools import answer_to, claim, make_core, turned
+from tests.core_tools import TABLES, answer_to, claim, make_core, turned
 
 OLD, NEW, NEWER = "old", "new", "newer"
 KEPT = frozenset((OLD, NEW, NEWER))
@@ -431,3 +431,96 @@ def test_draining_daemon_begins_no_trial(site: Site) -> None:
     site.core.handle(e.Drain(), site.now)
     site.find(NEW)
     assert NEW not in site.programs.values()
+
+
+# ---- a daemon that goes on where another ended
+
+
+def shown(site: Site) -> Any:
+    """Return what is written down of the type."""
+    (row,) = site.core.report.agent_rows(site.now)
+    return row["trial"] if row["knows"] else None
+
+
+def after_restart(trial: Any, program: str, kept: frozenset[str] = KEPT, **keys: Any) -> Site:
+    """Return the site of another daemon, which finds this program in the file and reads what was written down."""
+    site = Site(**keys)
+    site.core.handle(e.LeaseLost(), 0.0)
+    site.core.state.pools["sha"].set_canary(None)
+    site.find(program, kept)
+    assert shown(site) is None
+    types = [{"type": "sha", "enabled": True, "trial": trial}]
+    site.core.handle(e.TablesRead(TABLES["queues"], [], types, []), 0.0)
+    site.core.handle(e.Serve(10_000.0), 0.0)
+    site.carry_out()
+    return site
+
+
+def failed_trial(site: Site) -> Any:
+    """Return what is written down when the new program has failed."""
+    site.fails.add(NEW)
+    site.find(NEW)
+    site.work(*range(31, 41))
+    return shown(site)
+
+
+def test_program_that_was_held_back_stays_so_after_a_restart(site: Site) -> None:
+    other = after_restart(failed_trial(site), NEW)
+    assert (other.canary.state, other.canary.why) == (ProgramState.HELD_BACK, site.canary.why)
+    other.work(1, 2, 3, 4)
+    assert {program for _, program in other.started} == {OLD}
+    assert other.told("as before, the new program new failed its trial: 1 of 1 failed, of the program in use 0 of 30")
+
+
+def test_trial_begins_again_after_a_restart(site: Site) -> None:
+    site.find(NEW)
+    site.work(31, 32, 33)
+    other = after_restart(shown(site), NEW)
+    assert (other.canary.state, other.canary.new and other.canary.new.tried) == (ProgramState.TRIAL, 0)
+    other.work(*range(1, 20))
+    assert other.canary.used.program == NEW
+
+
+def test_program_that_was_replaced_while_no_daemon_ran_goes_on_trial(site: Site) -> None:
+    other = after_restart(shown(site), NEW)
+    assert other.canary.is_on_trial
+    other.work(1, 2, 3)
+    assert [program for _, program in other.started].count(NEW) == 1
+
+
+def test_another_program_than_that_held_back_goes_on_trial_after_a_restart(site: Site) -> None:
+    assert after_restart(failed_trial(site), NEWER).canary.is_on_trial
+
+
+def test_program_in_use_that_was_put_back_is_all_there_is_after_a_restart(site: Site) -> None:
+    assert after_restart(failed_trial(site), OLD).canary.state is ProgramState.STEADY
+
+
+def test_without_its_copy_the_program_in_use_is_not_gone_on_with(site: Site) -> None:
+    other = after_restart(failed_trial(site), NEW, frozenset((NEW,)))
+    assert (other.canary.state, other.canary.used.program) == (ProgramState.STEADY, NEW)
+    assert other.told("no trial of its new program: there is no copy of that in use")
+
+
+def test_what_was_known_of_another_command_says_nothing(site: Site) -> None:
+    other = after_restart(failed_trial(site) | {"command": ["another"]}, NEW)
+    assert (other.canary.state, other.canary.used.program) == (ProgramState.STEADY, NEW)
+
+
+def test_what_is_shown_of_a_type_says_how_its_trial_is(site: Site) -> None:
+    steady = shown(site)
+    site.find(NEW)
+    (slot,) = [number for number, program in site.programs.items() if program == NEW]
+    on_trial = shown(site)
+    assert (steady["state"], steady["text"]) == ("STEADY", None)
+    assert (on_trial["state"], on_trial["slot"], on_trial["items"]) == ("TRIAL", slot, 4)
+    assert on_trial["text"].startswith(f"the new program new is on trial in slot {slot}: 0 of 4 items, 0 of 0 failed")
+    site.core.set_program("sha", ProgramEvent.ROLLBACK, site.now)
+    assert shown(site)["text"] == "the new program new was rolled back by command; the one in use, old, stays"
+    assert not shown(site)["is_worse"]
+
+
+def test_waiting_jobs_are_told_of_a_program_that_is_held_back(site: Site) -> None:
+    failed_trial(site)
+    (row,) = site.core.report.agent_rows(site.now)
+    assert str(row["reason"]).startswith("the new program new failed its trial: 1 of 1 failed")
