@@ -118,13 +118,13 @@ def compared(new: Record, old: Record) -> str:
 class Canary:
     """The programs of a type: that in use, and a new one on trial or held back."""
 
-    __slots__ = ("is_known", "kept", "most", "new", "slot", "state", "used", "why")
+    __slots__ = ("copies", "is_known", "most", "new", "slot", "state", "used", "why")
 
-    def __init__(self, most: int, program: str, kept: frozenset[str] = frozenset(), *, is_known: bool) -> None:
+    def __init__(self, most: int, program: str, copies: frozenset[str] = frozenset(), *, is_known: bool) -> None:
         self.most = most  # items of a trial
         self.state = ProgramState.STEADY
         self.used = Record(program, HISTORY * most)
-        self.kept = kept  # programs of which there are copies to start
+        self.copies = copies  # programs of which there are some to start
         self.new: Record | None = None  # on trial, or held back
         self.slot: Any = None  # of class Slot: the one whose process is the trial's, until that has ended
         self.why = ""  # it is held back
@@ -135,11 +135,13 @@ class Canary:
         new = None if self.new is None else self.new.kept()
         return {
             "state": self.state.name, "used": self.used.kept(), "new": new, "why": self.why, "is_known": self.is_known,
+            "copies": sorted(self.copies),
         }  # fmt: skip
 
     def go_on(self, kept: Mapping[str, Any]) -> None:
         """Go on as the one that has kept this, whose program in use we were made with."""
         self.state, self.why = ProgramState[kept["state"]], kept["why"]
+        self.copies = frozenset(kept.get("copies", ()))
         self.used.go_on(kept["used"]["tries"])
         if kept["new"] is not None:
             self.new = Record(kept["new"]["program"], self.most)
@@ -182,9 +184,9 @@ class Canary:
         """The program that the file of the type has, as far as we were told."""
         return self.used.program if self.new is None else self.new.program
 
-    def set_kept(self, kept: frozenset[str]) -> None:
+    def set_copies(self, copies: frozenset[str]) -> None:
         """Note of which programs there are copies."""
-        self.kept = kept
+        self.copies = copies
 
     def begin(self, program: str) -> None:
         """Begin the trial of a program, from its first item on."""

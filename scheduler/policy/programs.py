@@ -42,9 +42,9 @@ def found(state: State, event: e.ProgramFound, now: float) -> None:
     if pool is None or not pool.kind.canary:
         return  # what was found is older than a reload
     if pool.canary is None:
-        pool.set_canary(Canary(pool.kind.canary, event.program, event.kept, is_known=state.is_assigning))
+        pool.set_canary(Canary(pool.kind.canary, event.program, event.copies, is_known=state.is_assigning))
         return
-    pool.canary.set_kept(event.kept)
+    pool.canary.set_copies(event.copies)
     _compare(state, pool, pool.canary, event.program, now)
 
 
@@ -52,14 +52,14 @@ def know(state: State, pool: Pool, known: Mapping[str, Any] | None, now: float) 
     """Go on as the last daemon of the group would have: its program in use stays until the one in the file passes."""
     if pool.canary is None or pool.canary.is_known:
         return
-    program, kept = pool.canary.in_file, pool.canary.kept
+    program, copies = pool.canary.in_file, pool.canary.copies
     pool.canary.set_known(True)
     if known is None or known["command"] != list(pool.kind.command):
         return
-    canary = Canary(pool.kind.canary, str(known["used"]), kept, is_known=True)
+    canary = Canary(pool.kind.canary, str(known["used"]), copies, is_known=True)
     pool.set_canary(canary)
     is_held_back = known["state"] == ProgramState.HELD_BACK.name and program == known["new"]
-    if not is_held_back or canary.used.program not in kept:
+    if not is_held_back or canary.used.program not in copies:
         _compare(state, pool, canary, program, now)
         return
     canary.fire(ProgramEvent.REPLACED)
@@ -81,7 +81,7 @@ def _compare(state: State, pool: Pool, canary: Canary, program: str, now: float)
         return
     canary.fire(ProgramEvent.REPLACED)
     _try(state, pool, canary, program, now)
-    why = "there is no copy of that in use" if canary.used.program not in canary.kept else ""
+    why = "there is no copy of that in use" if canary.used.program not in canary.copies else ""
     why = why or ("" if any(is_here(state, slot) for slot in pool.slots) else "none of its agents run on this machine")
     if why:
         state.log_message("warning", f"agent type {pool.name}: no trial of its new program: {why}")

@@ -368,8 +368,8 @@ FAULTS: Final = (
     _fault(
         "type_that_has_recovered_is_shown_as_failed",
         QUERIES,
-        "\n        or u.seconds is not null or a.agent_blocked_until is not null)",
-        ")",
+        "\n        or u.seconds is not null or a.agent_blocked_until is not null\n",
+        "\n",
         "drivers/test_command_statements.py::test_a_type_that_has_recovered_is_not_shown_as_failed",
         near="-- name: show_agents",
     ),
