@@ -92,7 +92,9 @@ json_build_object(
   'roles', case when jq_type = any (:guarded::text[]) then drover.roles_of(jq_submitter) end)
 
 -- fragment: ended
--- End the plain successes of the last batch.
+-- End the plain successes of the last batch: one for each of `pks`, and of `ages`, microseconds since the claim, and
+-- `micros`, of agent time. The other arrays may be shorter: their last element holds for all that follow. `places` says
+-- which of `hosts` it was. To take elements of arrays costs half of what `unnest` costs, which stores every column.
 ended as (
   update drover.jobqueue j
      set jq_state = 'done', jq_attempt = u.attempt,
@@ -102,10 +104,13 @@ ended as (
          jq_itemstotal = 1,
          jq_elapsedtime = coalesce(now() - jq_starttime, make_interval(secs => u.age * 1e-6)),
          jq_processedtime = make_interval(secs => u.micros * 1e-6),
-         jq_done_by = :owner::uuid, jq_done_host = u.host, jq_done_pid = u.pid
-    from unnest(:pks::bigint[], :attempts::integer[], :ages::bigint[], :micros::bigint[], :hosts::text[],
-                :pids::integer[], :codes::integer[])
-           with ordinality as u(pk, attempt, age, micros, host, pid, code, n)
+         jq_done_by = :owner::uuid, jq_done_host = (:hosts::text[])[u.place], jq_done_pid = u.pid
+    from (select n, (:pks::bigint[])[n] as pk, (:ages::bigint[])[n] as age, (:micros::bigint[])[n] as micros,
+                 (:attempts::integer[])[least(n, cardinality(:attempts::integer[]))] as attempt,
+                 (:places::integer[])[least(n, cardinality(:places::integer[]))] as place,
+                 (:pids::integer[])[least(n, cardinality(:pids::integer[]))] as pid,
+                 (:codes::integer[])[least(n, cardinality(:codes::integer[]))] as code
+            from generate_series(1, cardinality(:pks::bigint[])) as n) u
    where j.jq_pk between u.pk and u.pk and {{is_in_hand}}
   returning j.jq_pk, j.jq_has_children, j.jq_job_fk, u.n)
 

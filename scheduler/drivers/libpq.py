@@ -185,13 +185,14 @@ class Session:
         """Send a statement; none is under way."""
         self.statement, self._sink, self._sent_at = statement, statement.sink, self._loop.now
         self.answer = self.preparing = None
-        if statement.limit is not None:
-            self._deadline = self._loop.at(self._sent_at + max(statement.limit, 0.0), self.cancel)
         try:
             self._write(statement)
             self._flush()
         except psycopg.Error as error:
-            self._lose(_plain(error))
+            return self._lose(_plain(error))
+        if statement.limit is not None:  # the server works already
+            self._deadline = self._loop.at(self._sent_at + max(statement.limit, 0.0), self.cancel)
+        return None
 
     def cancel(self) -> None:
         """Ask the server to stop what runs; the connection is lost if it has not stopped within 5 s."""
@@ -214,17 +215,16 @@ class Session:
         self.pg.finish()
 
     def _write(self, statement: Statement) -> None:
-        sql = statement.query.sql.encode("utf-8", "surrogateescape")
         if not statement.is_named:
-            self.pg.send_query_params(sql, None)
+            self.pg.send_query_params(_text(statement), None)
         elif self.is_pooled:
-            self.pg.send_query_params(sql, statement.params)
+            self.pg.send_query_params(_text(statement), statement.params)
         elif name := self.prepared.get(statement.query):
             self.pg.send_query_prepared(name, statement.params)
         else:
             self._serial += 1
             self.preparing = f"{statement.query.name}/{self._serial}".encode()
-            self.pg.send_prepare(self.preparing, sql)
+            self.pg.send_prepare(self.preparing, _text(statement))
             return
         if self._sink:
             self.pg.set_chunked_rows_mode(CHUNK_ROWS)
@@ -319,6 +319,10 @@ class Session:
         if self._drop and not self.is_cancelling:
             self._drop.cancel()
             self._drop = None
+
+
+def _text(statement: Statement) -> bytes:
+    return statement.query.sql.encode("utf-8", "surrogateescape")
 
 
 def _plain(error: psycopg.Error) -> str:

@@ -24,11 +24,16 @@ ONLY_END: Final = "only_end"
 ONLY_CLAIM: Final = "only_claim"
 EVENT: Final = "EVENT"  # the type of a log line that is an event too
 FEW: Final = 4  # claims that are read at once
+SAMPLE: Final = 100  # claims that tell how long the arguments of an answer are
+UNCOUNTED: Final = 100  # answers at most whose jobs are not counted yet
 REQUEST_LIMIT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1
 LAST_PAUSE_S: Final = 5.0
 
-Arrays = dict[str, object]
+WAITS: Final = (1, 2, 7)  # the columns of query `end_and_claim` that say how long a job has waited
+
+Arrays = dict[str, Any]
+Column = list[bytes | None]
 WANTS: Final = (
     "want_types", "want_queues", "want_hosts", "want_below", "want_ranks", "want_queued", "want_pks", "want_counts",
 )  # fmt: skip
@@ -71,9 +76,11 @@ class QueueConnection:
         self._refused = refused
         self._pause = FIRST_PAUSE_S
         self._waited: dict[str, Times] = {}  # from jq_queued to the first claim, by type
+        self._uncounted: list[tuple[r.EndAndClaim, Column, Column, Column]] = []  # answers: to count can wait
 
     def take_counted(self) -> Counted:
         """Return how long the jobs waited that were claimed since the last call, for drover metrics."""
+        self._count_all()
         return {key: value for type, waited in self._waited.items() for key, value in waited.take(WAITED, type)}
 
     def send(self, request: r.Request) -> None:
@@ -84,12 +91,12 @@ class QueueConnection:
         self._connection.ask(query, values, done, deadline=self._limit)
 
     def _statement(self, request: r.Request) -> tuple[str, Arrays]:
-        ours = {"group": self._group, "owner": self.owner}
+        ours: Arrays = {"group": self._group, "owner": self.owner}
         match request:
             case r.EndAndClaim(ends, wanted, unread):
-                values: Arrays = {**ours, "schedinfo": self._schedinfo, "unread": 0 if unread else SUSPECT_AFTER}
+                values = {**ours, "schedinfo": self._schedinfo, "unread": 0 if unread else SUSPECT_AFTER}
                 if ends or not wanted:
-                    values |= _columns(ends, "pks", "attempts", "ages", "micros", "hosts", "pids", "codes")
+                    values |= _ends(ends)
                 if wanted:
                     values |= _wants(tuple(wanted))
                 return END_AND_CLAIM if ends and wanted else ONLY_CLAIM if wanted else ONLY_END, values
@@ -127,9 +134,13 @@ class QueueConnection:
             self._refused.accepted(name)
             self._report(_event(request, answer.rows))
             if isinstance(request, r.EndAndClaim) and len(answer.rows) > 1:
-                self._count_waits(request, answer.rows)
-            if isinstance(request, r.EndAndClaim) and len(answer.rows) > 1 + FEW:  # while the next is on its way
-                self._report(e.Claimed(_claims(request, answer.rows)))
+                attempts, numbers, queued = map(answer.rows.column, WAITS)
+                self._uncounted.append((request, attempts, numbers, queued))
+                if len(answer.rows) > 1 + FEW:  # while the next is on its way
+                    self._count_all()
+                    self._report(e.Claimed(_claims(request, answer.rows)))
+                elif len(self._uncounted) >= UNCOUNTED:
+                    self._count_all()
             return
         event = e.NotSaved(cause_of(answer), answer.sentence)
         if event.why == "again" and not answer.lost:
@@ -141,9 +152,13 @@ class QueueConnection:
         self._loop.at(self._loop.now + self._pause, partial(self._report, event))
         self._pause = min(self._pause * 2, LAST_PAUSE_S)
 
-    def _count_waits(self, request: r.EndAndClaim, rows: Table) -> None:
+    def _count_all(self) -> None:
+        uncounted, self._uncounted = self._uncounted, []
+        for answer in uncounted:
+            self._count_waits(*answer)
+
+    def _count_waits(self, request: r.EndAndClaim, attempts: Column, numbers: Column, queued: Column) -> None:
         """Count how long jobs waited that are claimed for the first time; those of one insert are counted at once."""
-        attempts, numbers, queued = rows.column(1), rows.column(2), rows.column(7)
         now = _instant(queued[0])
         for (attempt, number, cell), count in Counter(zip(attempts, numbers, queued, strict=True)).items():
             if number is None or attempt != b"1":
@@ -166,6 +181,19 @@ def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Arrays:
     if not rows:
         return dict.fromkeys(names, ())
     return dict(zip(names, zip(*rows, strict=True), strict=True))
+
+
+def _ends(ends: Sequence[r.End]) -> Arrays:
+    """Return the columns of ends as query `end_and_claim` takes them: what is the same in all rows stands once."""
+    columns = _columns(ends, "pks", "attempts", "ages", "micros", "hosts", "pids", "codes")
+    shortened = {name: _shortened(columns[name]) for name in ("attempts", "hosts", "pids", "codes")}
+    places = {host: place for place, host in enumerate(dict.fromkeys(shortened["hosts"]), 1)}
+    shortened["places"] = tuple(map(places.__getitem__, shortened["hosts"]))
+    return columns | shortened | {"hosts": tuple(places)}
+
+
+def _shortened(column: tuple[Any, ...]) -> tuple[Any, ...]:
+    return column[:1] if column and column.count(column[0]) == len(column) else column
 
 
 @lru_cache
@@ -210,13 +238,17 @@ def _ended_and_claimed(request: r.EndAndClaim, rows: Table) -> e.EndedAndClaimed
     claims = _claims(request, rows) if len(rows) <= 1 + FEW else ()
     reached: dict[ClaimRequest, ClaimPosition] = {}
     found: dict[ClaimRequest, int] = {}
-    backwards = rows.column(2)[:0:-1]  # the last claim of a request first
+    count = len(rows) - 1
+    backwards: list[bytes | None] = [b"1"] * count  # the numbers of the requests, the last claim first
+    if len(request.wanted) > 1:
+        backwards = rows.column(2)[:0:-1]
     for number in set(backwards):
         pk, _, _, _, rank, _, _, queued = rows[-1 - backwards.index(number)]
         each = request.wanted[_number(number) - 1]
         reached[each] = ClaimPosition((rank or b"").decode(), (queued or b"").decode(), _number(pk))
         found[each] = backwards.count(number)
-    size = sum(map(len, filter(None, rows.column(3)[1:])))
+    sizes = [len(args or b"") for args in rows.column(3, 1 + count // SAMPLE)[1:]]
+    size = sum(sizes) * count // len(sizes)
     return e.EndedAndClaimed(claims, _numbers(parents), fenced, reached, found, size, lapsed is not None)
 
 

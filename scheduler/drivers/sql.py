@@ -53,7 +53,7 @@ _HEADER: Final = re.compile(r"^-- (name|fragment): (\S+)\n", re.MULTILINE)
 _COMMENTS: Final = re.compile(r"^-- .*\n", re.MULTILINE)
 _USE: Final = re.compile(r"\{\{(\w+)\}\}")
 _BARE: Final = ({int}, {float}, {int, float})  # element types that an array literal holds unquoted
-_EXACT: Final = {int, str, type(None)}  # values of one of these types that are equal are written the same
+_EXACT: Final = ({str}, {type(None)})  # element types whose equal values are written the same, once for all
 
 
 class Query(NamedTuple):
@@ -99,6 +99,10 @@ def encode(value: object) -> bytes | None:
     NUL, which no text in Postgres holds and where libpq would cut, becomes `\x00`; half a surrogate pair `\udcHH`.
     """
     match value:
+        case bytes():
+            return value.replace(b"\0", b"\\x00")
+        case str():
+            return value.replace("\0", "\\x00").encode("utf-8", "backslashreplace")
         case None:
             return None
         case bool():
@@ -107,10 +111,6 @@ def encode(value: object) -> bytes | None:
             return b"%d" % value
         case float():
             return repr(value).encode()
-        case str():
-            return value.replace("\0", "\\x00").encode("utf-8", "backslashreplace")
-        case bytes():
-            return value.replace(b"\0", b"\\x00")
         case list() | tuple():
             return _array(value)
         case dict():
@@ -141,7 +141,7 @@ def _array(values: Sequence[object]) -> bytes:
     if not values:
         return b"{}"
     kinds = set(map(type, values))
-    if len(kinds) == 1 and kinds <= _EXACT and values.count(values[0]) == len(values):
+    if kinds in _EXACT and values.count(values[0]) == len(values):
         return b"{" + b",".join([_array_of(values[:1], kinds)] * len(values)) + b"}"
     return b"{" + _array_of(values, kinds) + b"}"
 
@@ -214,8 +214,9 @@ class Table:
         """Read the first cells of each row from one on."""
         return zip(*[map(self._get, range(row, self._count), repeat(at)) for at in range(columns)], strict=True)
 
-    def column(self, at: int) -> list[bytes | None]:
-        return list(map(self._get, range(self._count), repeat(at)))
+    def column(self, at: int, step: int = 1) -> list[bytes | None]:
+        """Read one cell of each row, or of each so many rows from the first on."""
+        return list(map(self._get, range(0, self._count, step), repeat(at)))
 
     def _read(self, row: int) -> "Cells":
         return tuple(map(self._get, repeat(row), self._columns))

@@ -89,14 +89,14 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class ProgramFound:
-    """The file of an agent type with canary agents has this program; of those in `kept` there are copies to start.
+    """The file of an agent type with canary agents has this program; of those in `copies` there are some to start.
 
     A program is named by the digest of its file. Told at first, and whenever it is another one.
     """
 
     type: str
     program: str
-    kept: frozenset[str] = frozenset()
+    copies: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class EndedAndClaimed:
     fenced: Sequence[int] = ()
     reached: Mapping[ClaimRequest, ClaimPosition] = field(default_factory=dict)
     found: Mapping[ClaimRequest, int] = field(default_factory=dict)
-    size: int = 0  # bytes of their parameters
+    size: int = 0  # bytes of their parameters, by a sample of them
     has_lapsed: bool = False  # the lease has run out by the clock of the database: to find nothing proves nothing
 
 
