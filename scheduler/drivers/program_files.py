@@ -112,7 +112,7 @@ class ProgramFiles:
             log.warning("agent type %s: its program cannot be copied: %s", name, error)
             program = program or hashlib.sha256(repr(seen).encode()).hexdigest()[:DIGITS]
         self._names[name] = program
-        return ProgramFound(name, program, frozenset(_copies_in(folder)))
+        return ProgramFound(name, program, tuple(sorted(_copies_in(folder))))
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -96,7 +96,7 @@ class ProgramFound:
 
     type: str
     program: str
-    copies: frozenset[str] = frozenset()
+    copies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

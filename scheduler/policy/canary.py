@@ -120,7 +120,7 @@ class Canary:
 
     __slots__ = ("copies", "is_known", "most", "new", "slot", "state", "used", "why")
 
-    def __init__(self, most: int, program: str, copies: frozenset[str] = frozenset(), *, is_known: bool) -> None:
+    def __init__(self, most: int, program: str, copies: Sequence[str] = (), *, is_known: bool) -> None:
         self.most = most  # items of a trial
         self.state = ProgramState.STEADY
         self.used = Record(program, HISTORY * most)
@@ -135,13 +135,13 @@ class Canary:
         new = None if self.new is None else self.new.kept()
         return {
             "state": self.state.name, "used": self.used.kept(), "new": new, "why": self.why, "is_known": self.is_known,
-            "copies": sorted(self.copies),
+            "copies": list(self.copies),
         }  # fmt: skip
 
     def go_on(self, kept: Mapping[str, Any]) -> None:
         """Go on as the one that has kept this, whose program in use we were made with."""
         self.state, self.why = ProgramState[kept["state"]], kept["why"]
-        self.copies = frozenset(kept.get("copies", ()))
+        self.copies = tuple(kept.get("copies", ()))
         self.used.go_on(kept["used"]["tries"])
         if kept["new"] is not None:
             self.new = Record(kept["new"]["program"], self.most)
@@ -184,7 +184,7 @@ class Canary:
         """The program that the file of the type has, as far as we were told."""
         return self.used.program if self.new is None else self.new.program
 
-    def set_copies(self, copies: frozenset[str]) -> None:
+    def set_copies(self, copies: Sequence[str]) -> None:
         """Note of which programs there are copies."""
         self.copies = copies
 

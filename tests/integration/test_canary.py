@@ -184,7 +184,7 @@ def test_a_trial_that_failed_is_told_by_status_list_why_and_an_alert(serve: Serv
     work_until(daemon, "failed its trial: 1 of 1 failed")
     text = "failed its trial: 1 of 1 failed, of the program in use 0 of"
     alert = "select ev_text from drover.event where ev_kind = 'alert'"
-    daemon.until(lambda: daemon.value(alert), what="no alert")
+    daemon.until(lambda: daemon.execute(alert), what="no alert")
     assert text in daemon.value(alert)
     status = " ".join(run_as(daemon.database, config, "operator", "status").out.split())
     assert text in status

@@ -351,7 +351,7 @@ class Daemon:
         """Look at the file of a type, whose new programs are tried."""
         number = self.sim.files[name]
         if self.config.agents[name].canary:
-            self.tell(e.ProgramFound(name, str(number), frozenset(map(str, range(number + 1)))))
+            self.tell(e.ProgramFound(name, str(number), tuple(map(str, range(number + 1)))))
 
     def _write_trials(self) -> None:
         """Write down what is known of new programs."""

@@ -14,7 +14,7 @@ from scheduler.policy.canary import Canary
 from tests.core_tools import TABLES, answer_to, claim, make_core, turned
 
 OLD, NEW, NEWER = "old", "new", "newer"
-KEPT = frozenset((OLD, NEW, NEWER))
+COPIES = (OLD, NEW, NEWER)
 SOON = 10.0  # no idle agent is ended by then
 
 
@@ -42,9 +42,9 @@ class Site:
         assert canary is not None
         return canary
 
-    def find(self, program: str, kept: frozenset[str] = KEPT) -> None:
+    def find(self, program: str, copies: tuple[str, ...] = COPIES) -> None:
         """The file has this program now."""
-        self.core.handle(e.ProgramFound("sha", program, kept), self.now)
+        self.core.handle(e.ProgramFound("sha", program, copies), self.now)
         self.carry_out()
 
     def work(self, *pks: int) -> None:
@@ -373,7 +373,7 @@ def test_verbs_about_no_program_are_refused(site: Site) -> None:
 
 
 def test_without_a_copy_of_the_program_in_use_there_is_no_trial(site: Site) -> None:
-    site.find(NEW, frozenset((NEW,)))
+    site.find(NEW, (NEW,))
     site.work(31, 32, 33, 34)
     assert (site.canary.state, set(site.programs.values())) == (ProgramState.STEADY, {NEW})
     assert site.told("no trial of its new program: there is no copy of that in use")
@@ -442,12 +442,12 @@ def shown(site: Site) -> Any:
     return row["trial"] if row["knows"] else None
 
 
-def after_restart(trial: Any, program: str, kept: frozenset[str] = KEPT, **keys: Any) -> Site:
+def after_restart(trial: Any, program: str, copies: tuple[str, ...] = COPIES, **keys: Any) -> Site:
     """Return the site of another daemon, which finds this program in the file and reads what was written down."""
     site = Site(**keys)
     site.core.handle(e.LeaseLost(), 0.0)
     site.core.state.pools["sha"].set_canary(None)
-    site.find(program, kept)
+    site.find(program, copies)
     assert shown(site) is None
     types = [{"type": "sha", "enabled": True, "trial": trial}]
     site.core.handle(e.TablesRead(TABLES["queues"], [], types, []), 0.0)
@@ -497,7 +497,7 @@ def test_program_in_use_that_was_put_back_is_all_there_is_after_a_restart(site: 
 
 
 def test_without_its_copy_the_program_in_use_is_not_gone_on_with(site: Site) -> None:
-    other = after_restart(failed_trial(site), NEW, frozenset((NEW,)))
+    other = after_restart(failed_trial(site), NEW, (NEW,))
     assert (other.canary.state, other.canary.used.program) == (ProgramState.STEADY, NEW)
     assert other.told("no trial of its new program: there is no copy of that in use")
 
