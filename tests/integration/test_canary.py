@@ -188,6 +188,6 @@ def test_a_trial_that_failed_is_told_by_status_list_why_and_an_alert(serve: Serv
     assert text in daemon.value(alert)
     status = " ".join(run_as(daemon.database, config, "operator", "status").out.split())
     assert text in status
-    assert "drover agent canary TYPE tries it again" in status
+    assert "drover agent canary own tries it again" in status
     assert text in run_as(daemon.database, config, "operator", "agent --json").out
     assert text in daemon.value("select log_message from drover.log where log_type = 'ALERT'")
