@@ -11,6 +11,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.errors import InsufficientPrivilege
 
+from tests.connection_tools import QUERIES
+
 Connection = psycopg.Connection[Any]
 
 PIECE: Final = 3  # rows of one call, fewer than any test has
@@ -136,7 +138,17 @@ def test_flush_covers_every_table_that_references_a_job_r52(queue: Connection) -
     )
     passing = {"blocked", "claimable", "scheduler_status", "alert"}  # of jobs that have not ended; as of the last look
     later = {"event", "delivery", "dead_letter"}  # drover.forget_events removes them when they are delivered too
-    assert {name for (name,) in named} == {*BELONGINGS, "jobdepends", *passing, *later}
+    kept = {"detached"}  # until the host has removed what it keeps: query forget_kept
+    assert {name for (name,) in named} == {*BELONGINGS, "jobdepends", *passing, *later, *kept}
+
+
+def test_flush_leaves_what_a_host_keeps_of_a_job_to_be_released_c41(queue: Connection) -> None:
+    """The host may be out of reach longer than its job is remembered: then its keeper is told to end later."""
+    old = _job(queue, "done")
+    queue.execute(f"insert into drover.detached values ({old}, 1, 'default', 'far', '/spool')".encode())
+    assert _flush(queue)["jobs"] == 1
+    kept = psycopg.RawCursor(queue).execute(QUERIES["read_kept"].sql.encode(), ["default"]).fetchall()
+    assert kept == [("far", "/spool", old, 1)]
 
 
 def test_flush_removes_a_met_edge_with_its_parent_and_keeps_the_child_r52(queue: Connection) -> None:
