@@ -130,7 +130,7 @@ def _marked(state: State, asked: Sequence[r.MarkRow], pks: frozenset[int], now: 
             continue
         job.pool.marked(job)
         if job.pool.kind.detached:
-            detached.recorded(state, job)
+            detached.recorded(state, job, now)
         if job.rules.rescued and not job.started and job.verdict is None and not job.lanes:
             _admit(state, job)
 
