@@ -121,7 +121,8 @@ def record_in_hand(state: State, now: float) -> None:
 
 def _marked(state: State, asked: Sequence[r.MarkRow], pks: frozenset[int], now: float) -> None:
     """Note that rows say that their jobs are in hand; only now may a rescued one begin."""
-    for pk, attempt, *_ in asked:
+    for row in asked:
+        pk, attempt = row.pk, row.attempt
         job = state.jobs.get(pk)
         if job is None or job.attempt != attempt:
             continue
@@ -129,7 +130,7 @@ def _marked(state: State, asked: Sequence[r.MarkRow], pks: frozenset[int], now: 
             _fenced(state, pk, attempt, now)
             continue
         job.pool.marked(job)
-        if job.pool.kind.detached:
+        if row.spool is not None:
             detached.recorded(state, job, now)
         if job.rules.rescued and not job.started and job.verdict is None and not job.lanes:
             _admit(state, job)

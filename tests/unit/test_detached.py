@@ -58,6 +58,26 @@ def test_process_is_started_when_the_row_says_where_c41() -> None:
     assert (spawn.keeper.verb, spawn.keeper.site, spawn.keeper.turn) == ("start", "site", 0)
 
 
+def test_row_that_says_claimed_starts_no_process_c41() -> None:
+    """That its row says claimed is on its way when a slot gets free: only the mark that says where counts."""
+    core = core_of(adoption(7), adoption(8))
+    first, second = effects(core, e.Spawn)
+    for spawn in (first, second):
+        core.handle(e.Created(spawn.slot, 100), 0.0)
+    core.state.set_may_claim(True)
+    turn(core, claim(1, "long"))
+    core.tick(1.0)
+    request = core.next_request(1.0)
+    while not (isinstance(request, r.Mark) and [row.pk for row in request.rows] == [1]):
+        assert request is not None
+        core.handle(answer_to(request), 1.0)
+        request = core.next_request(1.0)
+    assert [(row.state, row.spool) for row in request.rows] == [("claimed", None)]
+    core.handle(e.Gone(first.slot, 0), 1.0)
+    core.handle(answer_to(request), 1.0)
+    assert effects(core, e.Spawn) == []
+
+
 def test_process_is_not_started_past_the_lease_c41() -> None:
     core = core_of()
     turn(core, claim(1, "long"))
