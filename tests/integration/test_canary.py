@@ -66,6 +66,13 @@ def until_said(daemon: Daemon, text: str) -> None:
     daemon.until(lambda: text in daemon.stderr(), what=f"the log does not say: {text}")
 
 
+def tried_again(daemon: Daemon, own: Path, what: str) -> None:
+    """Replace the program once more, and wait until the log says so once more."""
+    tried = daemon.stderr().count("all others stay with")
+    write(own, what)
+    daemon.until(lambda: daemon.stderr().count("all others stay with") > tried, what="it is not tried")
+
+
 def work_until(daemon: Daemon, text: str) -> list[str]:
     """Work until the log says something; return which programs did the jobs."""
     did = []
@@ -152,8 +159,7 @@ def test_people_promote_roll_back_and_try_again(serve: Serve, own: Path, config:
     assert set(work(daemon, 6)) == {"old"}
     assert "is tried with 3 items" in told("canary")
     work_until(daemon, "passed its trial, 0 of 3 failed")
-    write(own, "third")
-    until_said(daemon, "all others stay with")
+    tried_again(daemon, own, "third")
     assert "in all slots" in told("promote")
     daemon.until(lambda: set(work(daemon, 2)) == {"third"}, what="others work")
 
@@ -243,7 +249,7 @@ def test_agents_on_a_host_over_ssh_are_left_alone_until_a_program_has_passed(
     work_until(daemon, "failed its trial: 1 of 1 failed")
     until_both(daemon, "old")
     assert daemon.value("select count(*) from drover.jobqueue where jq_state <> 'done'") == 0
-    write(own, "better")
+    tried_again(daemon, own, "better")
     work_until(daemon, "passed its trial, 0 of 3 failed")
     until_both(daemon, "better")
 
