@@ -92,7 +92,9 @@ select c.*, coalesce(n.at, 'infinity') as until, n.seq as next_seq, n.daemon as 
   from faults.move c
   left join lateral (select * from faults.move n where n.pk = c.pk and n.seq > c.seq and (n.owner is distinct from c.owner or n.attempt <> c.attempt)
                       order by n.seq limit 1) n on true
- where c.state = 'claimed' and c.was = 'queued';
+ where c.state = 'claimed' and c.was = 'queued'
+    -- the owner of the group adopts a detached job that runs
+    or c.type = 'kept' and c.state = 'running' and c.was = 'running' and c.owner = c.group_owner;
 
 -- A (pk, attempt) can begin once: a line agent knows no attempts, but a job cannot be begun more often than it was claimed.
 create materialized view faults.begun as
@@ -113,7 +115,7 @@ union all
 union all
   select 'I1 a job was done and nobody worked on it', jq_pk, null, jq_args
     from drover.jobqueue j
-   where jq_state = 'done' and not jq_msq and jq_type in ('line', 'exec', 'free', 'sleeper')
+   where jq_state = 'done' and not jq_msq and jq_type in ('line', 'exec', 'free', 'kept', 'sleeper')
      and not exists (select from faults.begun b where b.pk = j.jq_pk)
 union all
   select 'I1 a fault has failed a job', jq_pk, null, jq_args || ': ' || jq_endtext
@@ -148,10 +150,12 @@ union all
    where m.was in ('claimed', 'running') and m.daemon is distinct from c.daemon
      -- but the owner of the group gives back what others had, or ends what has used up its allowance or was cancelled
      and not (m.state in ('queued', 'failed', 'cancelled') and m.group_owner in (select uuid from faults.identity i where i.daemon = m.daemon))
+     and not (m.type = 'kept' and m.state = 'running' and m.owner = m.group_owner)
 union all
   select 'I3 taken from a daemon by itself', m.pk, m.seq, format('attempt %s, from %s', m.was_attempt, m.was_owner)
     from faults.move m
    where m.was in ('claimed', 'running') and m.owner is not null and m.owner <> m.was_owner
+     and not (m.type = 'kept' and m.state = 'running' and m.owner = m.group_owner)
 union all
   select 'I4 an attempt does not follow the one before', pk, seq, was_attempt || ' to ' || attempt
     from faults.move where type <> 'command' and attempt <> was_attempt + (was = 'queued' and state = 'claimed')::integer
@@ -169,4 +173,8 @@ union all
 union all
   select 'I5 begun more often than claimed', b.pk, null, format('%s: %s times', b.daemon, b.times)
     from (select pk, daemon, sum(times) as times from faults.begun group by pk, daemon) b
-   where b.times > (select count(*) from faults.claim c where c.pk = b.pk and c.daemon = b.daemon);
+   where b.times > (select count(*) from faults.claim c where c.pk = b.pk and c.daemon = b.daemon and c.was = 'queued')
+union all
+  select 'C41 a detached job was begun in more than one attempt, and none was interrupted', pk, null, count(distinct attempt) || ' attempts'
+    from faults.begun b join drover.jobqueue on jq_pk = pk
+   where jq_type = 'kept' and jq_interruptions = 0 and jq_failures = 0 group by pk having count(distinct attempt) > 1;

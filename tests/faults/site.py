@@ -11,10 +11,10 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from signal import SIGCONT, SIGUSR1
+from signal import SIGCONT, SIGKILL, SIGUSR1
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -159,6 +159,7 @@ class Site:
         self.ended.touch()
         (folder / "work").mkdir()
         self.lasting: dict[str, Any] = LASTING  # columns of each job
+        self.has_detached = False  # jobs among the others
         self.daemons: list[Daemon] = []
         self._tokens = 0
         self._gaps: list[Path] = []
@@ -184,6 +185,7 @@ class Site:
         for cells in self._measured():
             self.tally.add_gaps(cells)
         self._gaps.clear()
+        self.end_keepers()
         self._disconnect()
 
     def _disconnect(self) -> None:
@@ -281,9 +283,24 @@ class Site:
         for kind, keys in TYPES:
             words = [*command, "{args}"] if kind == "exec" else command
             tables.append(agent(kind, words, **{"slots": slots, **keys}))
+        if self.has_detached:
+            tables.append(agent("kept", [*command, "{args}"], kind="exec", detached=True, slots=slots))
         tables.append(agent("cleanup", [str(CLEANUP), "--root", str(self.folder / "work")]))
         tables.append(agent("probe", ["sh", "-c", "exit 75"], kind="exec") + CONDITIONS + queues)
-        return f"[hosts.local]\nmax = {4 * slots}\n" + "".join(tables)
+        host = f"[hosts.local]\nmax = {4 * slots}\n" + f'spool = "{self.spool}"\n' * self.has_detached
+        return host + "".join(tables)
+
+    @property
+    def spool(self) -> Path:
+        """The directory in which detached jobs are kept."""
+        return self.folder / "spool"
+
+    def end_keepers(self) -> None:
+        """Kill what detached jobs that have not ended have left."""
+        for link in self.spool.glob("*/*/*"):
+            if link.name in ("state", "pid") and link.is_symlink():
+                with suppress(ValueError, ProcessLookupError):
+                    os.killpg(int(os.readlink(link).split()[0]), SIGKILL)
 
     def name(self, daemon: Daemon) -> str:
         """Return the name of a daemon."""
@@ -308,6 +325,8 @@ class Site:
             self._queue("line", f"stuck:long {again}", jq_max_interruptions=999)  # its policy fails it
             self._queue("free", f"sql {again}")
             self._queue("exec", f"out {again}")
+            if self.has_detached:
+                self._queue("kept", f"nap:0.3 {again}")
             self._queue("line", again, jq_variables='{"route": "rated"}')
             self._queue("line", "x" * BIG)
             self._edge(self._queue("line"), self._queue("exec"))

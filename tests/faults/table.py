@@ -56,6 +56,11 @@ ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
         f"{I}test_cleanup.py::test_a_clean_up_is_repeated_if_its_daemon_was_killed_during_it_r80_r85",
         f"{I}test_cleanup.py::test_a_clean_up_is_repeated_if_its_agent_died_during_it_r46",
     ),
+    "detached jobs: daemon, guardian, link, host and disk are lost": (
+        f"{I}test_detached.py::test_job_goes_on_when_its_daemon_is_killed_and_is_adopted_c41",
+        f"{I}test_detached.py::test_job_goes_on_when_its_connection_is_cut_c41",
+        f"{I}test_detached.py::test_reboot_of_the_host_is_an_interruption_c41",
+    ),
     "nobody outlives a daemon": (f"{I}test_guardian.py::test_no_process_survives_a_killed_daemon_f115",),
 }
 

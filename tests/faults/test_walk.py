@@ -64,6 +64,7 @@ def test_a_daemon_survives_an_error_at_every_pipe(site: Site) -> None:
 
 def live_through(site: Site, path: list[Step]) -> None:
     """Work until every point was come to."""
+    site.has_detached = True
     daemon = site.serving(points=",".join(step.armed for step in path), config=FAR + site.types("d1"))
     locked = {step for step in path if step.name == "find_locked"}
     for _ in range(ROUNDS):

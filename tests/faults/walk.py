@@ -68,6 +68,7 @@ def steps(action: str, names: Sequence[str] = POINTS) -> list[Step]:
 
 def walk(site: Site, path: Sequence[Step], **options: Any) -> None:
     """Take the steps; at the end a daemon without a point serves."""
+    site.has_detached = True
     daemon = _start(site, path[0], options)
     site.until(lambda: site.owner or has_come(daemon, path[0]), "the first daemon does not serve")
     for step, following in zip(path, [*path[1:], None], strict=True):
@@ -84,6 +85,7 @@ def walk(site: Site, path: Sequence[Step], **options: Any) -> None:
 
 def suffer(site: Site, path: Sequence[Step], **options: Any) -> None:
     """Let one daemon live through errors at each of the points."""
+    site.has_detached = True
     daemon = site.serving(points=",".join(step.armed for step in path), **options)
     site.submit(plain=60)
     for step in path:
