@@ -109,8 +109,11 @@ def test_the_program_in_use_is_started_again_while_the_file_has_another(serve: S
     write(own, "new", FAILING)
     until_said(daemon, "is tried in one slot with 3 items")
     work_until(daemon, "failed its trial: 1 of 1 failed")
-    for pid in daemon.agent_pids():
+    pids = daemon.agent_pids()
+    for pid in pids:
         os.kill(pid, signal.SIGKILL)
+    shown = "select count(*) from drover.scheduler_status where status_pid = any (%s)"
+    daemon.until(lambda: daemon.value(shown, pids) == 0, what="their ends are not noticed")
     assert set(work(daemon, 8)) == {"old"}
     copies = Path(os.environ["STATE_DIRECTORY"], "programs", "own")
     assert len(list(copies.iterdir())) == 2
