@@ -16,7 +16,7 @@ from tests.integration.puppets import ASKING, LOCAL, Meeting, each, puppet, rows
 from tests.integration.ssh_tools import table
 from tests.integration.upgrade_tools import GOES_ON, change, replace
 from tests.notify_tools import Ear
-from tests.patience import PATIENCE_S
+from tests.patience import LONG_PATIENCE_S, PATIENCE_S
 from tests.ssh.sshd import Server
 
 
@@ -31,8 +31,8 @@ def reexec(daemon: Daemon) -> str:
 
 
 def refused(daemon: Daemon) -> str:
-    """Return why the daemon goes on as the old program."""
-    return str(daemon.wait(command(daemon), "failed")["jq_endtext"])
+    """Return why the daemon goes on as the old program: up to three programs were started for that."""
+    return str(daemon.wait(command(daemon), "failed", timeout=LONG_PATIENCE_S)["jq_endtext"])
 
 
 def work(daemon: Daemon, meeting: Meeting) -> int:
