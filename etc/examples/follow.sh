@@ -17,6 +17,7 @@ fi
 
 # psql has a session of its own, so that Ctrl-C reaches this shell alone.
 coproc PSQL { LC_ALL=C exec setsid psql -XAtq -v ON_ERROR_STOP=1 -v type="$1" -v argument="$2"; }
+trap '' PIPE # psql ends at the first error, maybe before it has read all: then printf fails, which is no signal
 
 # Run a statement: its last row is in $row then, and $is_announced says whether a notification named the job.
 job=none is_announced=
