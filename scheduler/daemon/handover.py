@@ -147,4 +147,4 @@ class Takeover:
             raise NotUpError(f"nothing came of it in {seconds:g} s")
 
         signal.signal(signal.SIGALRM, expired if seconds else signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # again, if an exception is lost, as in a finalizer
