@@ -118,7 +118,7 @@ class DetachedJobs:
 
     @property
     def has_news(self) -> bool:
-        """Say whether a host has answered since `release` was run."""
+        """Return whether a host has answered since `release` was run."""
         return bool(self._removed or self._left)
 
     def _types(self, config: Config) -> list[str]:

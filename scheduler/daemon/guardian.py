@@ -129,7 +129,7 @@ def _children() -> list[int]:
 
 
 def _is_kept(child: int) -> bool:
-    """Say whether a process is of a detached job, which goes on: its environment says so from its start."""
+    """Return whether a process is of a detached job, which goes on: its environment says so from its start."""
     try:
         with open(f"/proc/{child}/environ", "rb") as environment:
             return any(each.startswith(KEPT) for each in environment.read().split(b"\0"))

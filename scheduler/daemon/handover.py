@@ -62,7 +62,7 @@ def execute(argv: list[str], environment: Mapping[str, str], kind: str, fd: int,
 
 
 class Takeover:
-    """What the program before us has left; begun with the first thing that we do."""
+    """The state that the program before us has left, and the deadline for going on with it."""
 
     def __init__(self, words: str, environment: Mapping[str, str]) -> None:
         """Read the state, which `words` of the environment name. Errors: OSError, ValueError."""

@@ -297,7 +297,7 @@ class Upgrade:
         try:
             yield from ready(pidfd, EPOLLIN)
         finally:
-            trial.kill()  # it is dead already, or nobody waits for it any more
+            trial.kill()  # it is dead already, or this task was stopped
             status = trial.wait()
             os.close(pidfd)
             text = os.pread(said, 1 << 20, 0)[-SAID_BYTES:].decode(errors="replace")

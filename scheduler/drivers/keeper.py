@@ -29,7 +29,7 @@ from scheduler.model.events import Event, Gone, Keeper
 
 # Signals by which an attach script dies to say something of its own; any other death of it says nothing of the job.
 NOT_BEGUN: Final = "SIGUSR1"  # the command was not started, and never will be
-INTERRUPTED: Final = "SIGUSR2"  # keeper and command are dead, and nobody knows how the command ended
+INTERRUPTED: Final = "SIGUSR2"  # keeper and command are dead, and the exit status is not known
 NOT_KEPT: Final = "SIGALRM"  # it could not be started or looked at; why stands on stderr
 SAYS: Final[Mapping[str, str]] = {NOT_BEGUN: "not begun", INTERRUPTED: "interrupted", NOT_KEPT: "not kept"}
 SIGNAL_BASE: Final = 128  # an attach script exits with this and the signal of which the command died

@@ -164,12 +164,12 @@ class Canary:
 
     @property
     def is_on_trial(self) -> bool:
-        """Say whether a new program is on trial."""
+        """Return whether a new program is on trial."""
         return self.state is ProgramState.TRIAL
 
     @property
     def is_held_back(self) -> bool:
-        """Say whether the file has a program that is not used."""
+        """Return whether the file has a program that is not used."""
         return self.state is ProgramState.HELD_BACK
 
     @property

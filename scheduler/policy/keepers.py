@@ -21,7 +21,7 @@ class Keepers:
 
     @property
     def is_busy(self) -> bool:
-        """Say whether a process is to be started, or is attached, or is to be."""
+        """Return whether a process is to be started, or is attached, or is to be."""
         return bool(self.beginning or self.waiting or self.attached)
 
     def learn(self, site: str, local_spool: str) -> None:
