@@ -244,14 +244,15 @@ class Session:
             pg.consume_input()
             if self._is_flushing:
                 self._flush()
-            while notice := pg.notifies():
-                channels[notice.relname.decode()] = None
             while not self._is_closed and self.statement and not pg.is_busy():
                 result = pg.get_result()
                 if result is None:
                     self._finish(self.statement)
                 else:
                     self._read(self.statement, result)
+            # libpq sees what came behind a result only after that: nothing may make us look again
+            while not self._is_closed and (notice := pg.notifies()):
+                channels[notice.relname.decode()] = None
         except psycopg.Error as error:
             return self._lose(_plain(error))
         for channel in channels:  # each once

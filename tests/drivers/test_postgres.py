@@ -20,6 +20,7 @@ from scheduler.drivers.postgres import WHO, Backend, Connection
 from scheduler.drivers.sql import Answer, Failure, Query, Rows
 from tests.connection_tools import ask, end_backends, fetch, opened, rows_of, run
 from tests.loop_tools import turn_until
+from tests.patience import PATIENCE_S
 
 ONE = Query("one", "select 1 as a, null as b, $1::text as c", ("c",))
 
@@ -170,6 +171,23 @@ def test_notification_arrives_on_an_idle_connection_j46(loop: Loop, database: st
     fetch(database, "insert into drover.jobqueue (jq_type) values ('a')")
     turn_until(loop, lambda: heard)
     assert heard == ["drover_queue"]
+    connection.close()
+
+
+def test_notification_that_is_read_together_with_an_answer_is_passed_on_j46(loop: Loop, database: str) -> None:
+    heard: list[str] = []
+    answers: list[Answer] = []
+    connection = opened(loop, database, settings=["listen drover_queue"], on_notify=heard.append)
+    ask(loop, connection, ONE, c="it is prepared by this")
+    connection.ask(ONE, {"c": "x"}, answers.append)
+    fetch(database, "notify drover_queue")
+    assert connection._session is not None
+    with socket.socket(fileno=os.dup(connection._session.pg.socket)) as unread:
+        unread.settimeout(PATIENCE_S)
+        while b"drover_queue" not in unread.recv(1 << 16, socket.MSG_PEEK):
+            pass
+    turn_until(loop, lambda: answers)
+    assert heard == ["drover_queue"]  # or it would wait until the server says something else
     connection.close()
 
 
