@@ -12,14 +12,14 @@ GOES_ON = "the new program goes on"
 
 
 def copy_program(folder: Path) -> Path:
-    """Copy the program, and return where it is."""
+    """Copy the sources of the program, and return where they are: a compiled module would hide what a test changes."""
     for part in PARTS:
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     return folder
 
 
 def replace(program: Path, new: str = "new") -> None:
-    """Put another program there: it has another version. Sources of compiled modules are not what is executed."""
+    """Put another program there: it has another version."""
     path = program / "scheduler" / "package_data.py"
     path.write_text(re.sub(r"return .*metadata", f'return "{new} " + metadata', path.read_text()))
 
