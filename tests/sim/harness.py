@@ -550,7 +550,10 @@ class Daemon:
         """Read the tables that others may change."""
         looked = self.sim.looked()
         filters = {row["name"]: {key: row[key] for key in FILTERS} for row in looked.hosts}
-        self.config = filtered(self.config, filters)
+        before, self.config = self.config, filtered(self.config, filters)
+        if self.config != before:
+            self.sim.memory.filtered = self.sim.steps, self.sim.now
+        invariants.limits_change(self.sim, self.core.state)
         self.tell(looked)
 
     def reload(self, config: Config) -> None:

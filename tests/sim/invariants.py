@@ -60,6 +60,7 @@ class Memory:
         self.ticks = 0
         self.used: dict[str, int] = {}
         self.drained_at = NEVER
+        self.filtered = (0, -NEVER)  # the step and the instant in which a host began to take other jobs than before
         self.stillborn: dict[int, list[float]] = {}  # slot -> births of processes that never said OK
         self.quotas: dict[tuple[Quota, str | None], int] = {}  # in hand of each, and submitter
         self.starts: dict[tuple[str, str, str], list[float]] = {}  # by owner, queue with a rate limit, and submitter
@@ -251,6 +252,13 @@ def deadlines_are_set(world: State) -> None:
             broken("deadlines_are_set", f"slot {slot.number} works without its deadline")
 
 
+def limits_change(sim: "Sim", world: State) -> None:
+    """Note what began earlier in this turn, by the limits of then."""
+    plain = _plain(world)
+    for host in world.hosts.values():
+        sim.memory.used |= {host.name: host.used, "plain " + host.name: plain[host.name]}
+
+
 def hosts_keep_their_limits(sim: "Sim", world: State) -> None:
     """More agents than the maximum are never started; `urgent` more only for urgent work."""
     before = sim.memory.used
@@ -262,14 +270,18 @@ def hosts_keep_their_limits(sim: "Sim", world: State) -> None:
 
 def urgent_places_are_for_urgent_work(sim: "Sim", world: State) -> None:
     """Never do more agents than the maximum begin items that are not urgent."""
-    working = (s for s in world.slots.all if s.job is not None and s.state != ST_FREEING)
-    plain = Counter(s.host.name for s in working if s.job is not None and not s.job.is_urgent)
-    before = sim.memory.used
+    plain, before = _plain(world), sim.memory.used
     for host in world.hosts.values():
         count, label = plain[host.name], "plain " + host.name
         if host.max != UNLIMITED and count > host.max and count > before.get(label, 0):
             broken("urgent_places_are_for_urgent_work", f"host {host.name}: {count} of {host.max} not urgent")
         before[label] = count
+
+
+def _plain(world: State) -> Counter[str]:
+    """Return how many agents of each host work at what is not urgent."""
+    working = (s for s in world.slots.all if s.job is not None and s.state != ST_FREEING)
+    return Counter(s.host.name for s in working if s.job is not None and not s.job.is_urgent)
 
 
 def queues_keep_their_limits(sim: "Sim", world: State) -> None:
@@ -495,6 +507,9 @@ def work_begins_where_it_is_configured(sim: "Sim", slot: Slot, job: Job) -> None
     if slot.host.name not in hosts or slot.is_removed or slot.pool is not job.pool:
         broken("work_begins_where_it_is_configured", f"job {job.pk} on host {slot.host.name}, slot {slot.number}")
     host, row = config.hosts[slot.host.name], sim.database.rows[job.pk]
+    step, instant = sim.memory.filtered
+    if step == sim.steps and slot.assigned_at < instant:
+        return  # earlier in this turn, by the filters of then
     if (host.queues and row.queue not in host.queues) or not re.match(host.priorities, row.letter):
         broken("filters_hold", f"job {job.pk} of queue {row.queue}, priority {row.letter}, begins on {slot.host.name}")
 
