@@ -95,6 +95,12 @@ select * from drover.why
 -- name: our_why.masked
 select * from drover.why_masked
 
+-- name: our_detached.all
+select * from drover.detached_jobs
+
+-- name: our_detached.masked
+select * from drover.detached_jobs
+
 -- name: our_log.all
 select * from drover.log
 
@@ -204,6 +210,11 @@ select * from (
     from drover.attempt a where att_jq_fk = :job
    order by att_attempt desc limit :limit::bigint) newest
  order by attempt
+
+-- name: job_keepers
+-- Return where hosts keep something of a detached job: of the attempt that runs, and of others until it is removed.
+select attempt, host, pid as keeper, since, attached, waits_for, entry
+  from drover.our_detached where jq_pk = :job order by attempt limit :limit
 
 -- name: job_parents
 -- Return the jobs that a job depends on, those that it still waits for first.
@@ -565,6 +576,11 @@ select jq_pk as job, jq_type as type, jq_state::text as state, now() - jq_startt
 
 -- name: job_counts
 select jq_type, jq_state::text, count(*) from drover.jobqueue group by 1, 2 order by 1, 2
+
+-- name: detached_jobs
+-- Return the detached jobs that run, those that no scheduler is attached to first.
+select jq_pk as job, jq_type as type, host, pid as keeper, since, attached, waits_for
+  from drover.our_detached where runs order by attached, since, jq_pk
 
 -- name: unserved_types
 select j.jq_type as type, q.queue_group as group, count(*) as jobs,

@@ -343,7 +343,7 @@ announced as materialized (
 select jq_pk from marked left join announced on true
 
 -- name: mark_detached
--- The same, where jobs among them are about to begin under a keeper: whoever owns the group later finds them there.
+-- The same, where jobs among them are about to begin under a keeper: the next owner of the group finds them there.
 with {{ownership}},
 marked as (
   update drover.jobqueue j

@@ -3465,6 +3465,103 @@ CREATE TABLE drover.detached (
 )
 WITH (autovacuum_vacuum_scale_factor='0.05');
 
+CREATE TABLE drover.host (
+    host_name text NOT NULL,
+    host_group text NOT NULL,
+    host_max integer DEFAULT '-1'::integer NOT NULL,
+    host_max_file integer,
+    host_urgent integer DEFAULT 1 NOT NULL,
+    host_urgent_file integer,
+    host_enabled boolean DEFAULT true NOT NULL,
+    host_enabled_file boolean,
+    host_transport text DEFAULT 'local'::text NOT NULL,
+    host_types text DEFAULT ''::text NOT NULL,
+    host_types_file text,
+    host_queues text[],
+    host_queues_file text[],
+    host_priorities text DEFAULT ''::text NOT NULL,
+    host_priorities_file text,
+    host_letters text,
+    host_present boolean DEFAULT true NOT NULL,
+    host_down_until timestamp with time zone,
+    host_reason text,
+    CONSTRAINT host_host_name_check CHECK (((length(host_name) >= 1) AND (length(host_name) <= 64)))
+);
+
+CREATE TABLE drover.scheduler_group (
+    group_name text NOT NULL,
+    group_owner uuid,
+    group_lease_until timestamp with time zone,
+    group_taken_at timestamp with time zone,
+    group_number bigint
+);
+
+CREATE TABLE drover.scheduler_status (
+    status_scheduler uuid NOT NULL,
+    status_slot integer NOT NULL,
+    status_host text,
+    status_agent text,
+    status_state integer NOT NULL,
+    status_state_name text NOT NULL,
+    status_since timestamp with time zone NOT NULL,
+    status_pid integer,
+    status_jq_fk bigint,
+    status_parameter text,
+    status_spawns integer DEFAULT 0 NOT NULL,
+    status_items bigint DEFAULT 0 NOT NULL,
+    status_reason text,
+    status_updated timestamp with time zone DEFAULT now() NOT NULL
+)
+WITH (fillfactor='50');
+
+CREATE TABLE drover.site (
+    site_uuid uuid DEFAULT gen_random_uuid() NOT NULL
+);
+
+CREATE VIEW drover.detached_jobs AS
+ SELECT j.jq_pk,
+    j.jq_type,
+    j.jq_state,
+    d.det_attempt AS attempt,
+    d.det_host AS host,
+    ((((((d.det_spool || '/'::text) || site.site_uuid) || '/'::text) || d.det_jq_fk) || '.'::text) || d.det_attempt) AS entry,
+    d.det_since AS since,
+    t.runs,
+        CASE
+            WHEN t.runs THEN j.jq_done_pid
+            ELSE NULL::integer
+        END AS pid,
+    (slot.is_attached IS NOT NULL) AS attached,
+        CASE
+            WHEN (NOT t.runs) THEN ('its entry is to be removed'::text || COALESCE((((': host '::text || h.host_name) || ' is down: '::text) || t.down), ''::text))
+            WHEN slot.is_attached THEN NULL::text
+            WHEN ((g.group_owner IS NULL) OR (g.group_lease_until < now())) THEN ('no scheduler is active for group '::text || q.queue_group)
+            WHEN (NOT COALESCE(a.agent_present, false)) THEN (('agent type '::text || j.jq_type) || ' is not configured'::text)
+            WHEN (NOT COALESCE(h.host_present, false)) THEN (('host '::text || d.det_host) || ' is not configured'::text)
+            WHEN (t.down IS NOT NULL) THEN ((('host '::text || h.host_name) || ' is down: '::text) || t.down)
+            WHEN (j.jq_owner <> g.group_owner) THEN (('the scheduler that owns group '::text || q.queue_group) || ' adopts it next'::text)
+            WHEN (NOT (EXISTS ( SELECT
+               FROM drover.scheduler_status
+              WHERE ((scheduler_status.status_scheduler = g.group_owner) AND (scheduler_status.status_host = d.det_host) AND (scheduler_status.status_agent = j.jq_type) AND (scheduler_status.status_state = 1))))) THEN ((('agent type '::text || j.jq_type) || ' has no free slot on host '::text) || d.det_host)
+            ELSE 'it is adopted within seconds'::text
+        END AS waits_for
+   FROM ((((((((drover.detached d
+     JOIN drover.jobqueue j ON ((j.jq_pk = d.det_jq_fk)))
+     CROSS JOIN drover.site)
+     LEFT JOIN drover.queue q ON ((q.queue_name = j.jq_queue)))
+     LEFT JOIN drover.scheduler_group g ON ((g.group_name = q.queue_group)))
+     LEFT JOIN drover.agent a ON (((a.agent_group = q.queue_group) AND (a.agent_type = j.jq_type))))
+     LEFT JOIN drover.host h ON ((h.host_name = d.det_host)))
+     CROSS JOIN LATERAL ( SELECT ((j.jq_state = 'running'::drover.job_state) AND (j.jq_attempt = d.det_attempt)) AS runs,
+                CASE
+                    WHEN (h.host_down_until > (now() - '00:01:00'::interval)) THEN COALESCE(h.host_reason, '?'::text)
+                    ELSE NULL::text
+                END AS down) t)
+     LEFT JOIN LATERAL ( SELECT true AS is_attached
+           FROM drover.scheduler_status
+          WHERE (t.runs AND (scheduler_status.status_scheduler = g.group_owner) AND (scheduler_status.status_slot >= 0) AND (scheduler_status.status_jq_fk = j.jq_pk))
+         LIMIT 1) slot ON (true));
+
 CREATE TABLE drover.event (
     ev_pk bigint NOT NULL,
     ev_date timestamp with time zone DEFAULT now() NOT NULL,
@@ -3537,29 +3634,6 @@ CREATE TABLE drover.hidden (
     hidden_jq_fk bigint NOT NULL
 );
 
-CREATE TABLE drover.host (
-    host_name text NOT NULL,
-    host_group text NOT NULL,
-    host_max integer DEFAULT '-1'::integer NOT NULL,
-    host_max_file integer,
-    host_urgent integer DEFAULT 1 NOT NULL,
-    host_urgent_file integer,
-    host_enabled boolean DEFAULT true NOT NULL,
-    host_enabled_file boolean,
-    host_transport text DEFAULT 'local'::text NOT NULL,
-    host_types text DEFAULT ''::text NOT NULL,
-    host_types_file text,
-    host_queues text[],
-    host_queues_file text[],
-    host_priorities text DEFAULT ''::text NOT NULL,
-    host_priorities_file text,
-    host_letters text,
-    host_present boolean DEFAULT true NOT NULL,
-    host_down_until timestamp with time zone,
-    host_reason text,
-    CONSTRAINT host_host_name_check CHECK (((length(host_name) >= 1) AND (length(host_name) <= 64)))
-);
-
 CREATE TABLE drover.schedule (
     schedule_name text NOT NULL,
     schedule_at timestamp with time zone,
@@ -3591,14 +3665,6 @@ CREATE TABLE drover.schedule (
     CONSTRAINT schedule_schedule_name_check CHECK ((schedule_name ~ '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$'::text)),
     CONSTRAINT schedule_schedule_overlap_check CHECK ((schedule_overlap = ANY (ARRAY['queue'::text, 'skip'::text]))),
     CONSTRAINT schedule_starts_are_dates CHECK (((LEAST(schedule_at, schedule_next) >= '1900-01-01 00:00:00+00'::timestamp with time zone) AND (GREATEST(schedule_at, schedule_next) < '9000-01-01 00:00:00+00'::timestamp with time zone)))
-);
-
-CREATE TABLE drover.scheduler_group (
-    group_name text NOT NULL,
-    group_owner uuid,
-    group_lease_until timestamp with time zone,
-    group_taken_at timestamp with time zone,
-    group_number bigint
 );
 
 CREATE VIEW drover.impossible AS
@@ -4180,24 +4246,6 @@ CREATE VIEW drover.rate_limited AS
      JOIN drover.queue_start ON (((queue_start.start_queue = queue.queue_name) AND (queue_start.start_value = ''::text) AND (queue_start.start_next > now()))))
   WHERE (jobqueue.jq_state = 'queued'::drover.job_state);
 
-CREATE TABLE drover.scheduler_status (
-    status_scheduler uuid NOT NULL,
-    status_slot integer NOT NULL,
-    status_host text,
-    status_agent text,
-    status_state integer NOT NULL,
-    status_state_name text NOT NULL,
-    status_since timestamp with time zone NOT NULL,
-    status_pid integer,
-    status_jq_fk bigint,
-    status_parameter text,
-    status_spawns integer DEFAULT 0 NOT NULL,
-    status_items bigint DEFAULT 0 NOT NULL,
-    status_reason text,
-    status_updated timestamp with time zone DEFAULT now() NOT NULL
-)
-WITH (fillfactor='50');
-
 CREATE VIEW drover.room AS
  WITH used AS (
          SELECT scheduler_status.status_scheduler,
@@ -4382,18 +4430,32 @@ CREATE VIEW drover.reason AS
      LEFT JOIN drover.host h ON ((h.host_name = j.jq_host)))
      LEFT JOIN drover.room r ON (((r.room_scheduler = g.group_owner) AND (r.room_agent = j.jq_type) AND (COALESCE(r.room_host, ''::text) = COALESCE(j.jq_host, ''::text)))));
 
+CREATE VIEW drover.runs_detached AS
+ SELECT detached_jobs.jq_pk,
+    ((((('running detached on host '::text || detached_jobs.host) || COALESCE((', keeper pid '::text || detached_jobs.pid), ''::text)) || ', since '::text) || date_trunc('second'::text, detached_jobs.since)) ||
+        CASE
+            WHEN detached_jobs.attached THEN ', attached'::text
+            ELSE (', not attached: '::text || detached_jobs.waits_for)
+        END) AS says
+   FROM drover.detached_jobs
+  WHERE detached_jobs.runs;
+
 CREATE VIEW drover.why AS
  SELECT r.jq_pk,
     r.jq_type,
     r.jq_state,
-    ((COALESCE(a.says, l.says, r.says) || COALESCE(drover.shown_code(j.*), ''::text)) || COALESCE((': '::text || r.text), ''::text)) AS reason
-   FROM (((drover.reason r
+    ((COALESCE(d.says, a.says, l.says, r.says) || COALESCE(drover.shown_code(j.*), ''::text)) || COALESCE((': '::text || r.text), ''::text)) AS reason
+   FROM ((((drover.reason r
      JOIN drover.jobqueue j ON ((j.jq_pk = r.jq_pk)))
      LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))))
      LEFT JOIN LATERAL ( SELECT rate_limited.says
            FROM drover.rate_limited
           WHERE ((rate_limited.jq_pk = r.jq_pk) AND (r.says ~~ 'waits its turn%'::text))
-         OFFSET 0) l ON (true));
+         OFFSET 0) l ON (true))
+     LEFT JOIN LATERAL ( SELECT runs_detached.says
+           FROM drover.runs_detached
+          WHERE ((runs_detached.jq_pk = r.jq_pk) AND (r.jq_state = 'running'::drover.job_state))
+         OFFSET 0) d ON (true));
 
 CREATE VIEW drover.my_why WITH (security_barrier='true') AS
  SELECT w.jq_pk,
@@ -4469,6 +4531,21 @@ CREATE VIEW drover.our_jobs WITH (security_barrier='true') AS
    FROM drover.jobs
   WHERE ((jobs.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])) OR (jobs.jq_pk = ANY (( SELECT drover.shared_jobs() AS shared_jobs)::bigint[])))
   ORDER BY jobs.jq_pk DESC;
+
+CREATE VIEW drover.our_detached WITH (security_barrier='true') AS
+ SELECT d.jq_pk,
+    d.jq_type,
+    d.jq_state,
+    d.attempt,
+    d.host,
+    d.entry,
+    d.since,
+    d.runs,
+    d.pid,
+    d.attached,
+    d.waits_for
+   FROM (drover.detached_jobs d
+     JOIN drover.our_jobs USING (jq_pk));
 
 CREATE VIEW drover.our_log WITH (security_barrier='true') AS
  SELECT l.log_pk,
@@ -4590,10 +4667,6 @@ CREATE TABLE drover.share (
     share_with name NOT NULL
 );
 
-CREATE TABLE drover.site (
-    site_uuid uuid DEFAULT gen_random_uuid() NOT NULL
-);
-
 CREATE TABLE drover.size_limit (
     limit_column text NOT NULL,
     limit_bytes integer NOT NULL,
@@ -4673,14 +4746,18 @@ CREATE VIEW drover.why_masked AS
  SELECT r.jq_pk,
     r.jq_type,
     r.jq_state,
-    (COALESCE(a.says, l.says, r.says) || COALESCE(drover.shown_code(j.*), ''::text)) AS reason
-   FROM (((drover.reason r
+    (COALESCE(d.says, a.says, l.says, r.says) || COALESCE(drover.shown_code(j.*), ''::text)) AS reason
+   FROM ((((drover.reason r
      JOIN drover.jobqueue j ON ((j.jq_pk = r.jq_pk)))
      LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))))
      LEFT JOIN LATERAL ( SELECT rate_limited.says
            FROM drover.rate_limited
           WHERE ((rate_limited.jq_pk = r.jq_pk) AND (r.says ~~ 'waits its turn%'::text))
-         OFFSET 0) l ON (true));
+         OFFSET 0) l ON (true))
+     LEFT JOIN LATERAL ( SELECT runs_detached.says
+           FROM drover.runs_detached
+          WHERE ((runs_detached.jq_pk = r.jq_pk) AND (r.jq_state = 'running'::drover.job_state))
+         OFFSET 0) d ON (true));
 
 ALTER TABLE ONLY drover.agent
     ADD CONSTRAINT agent_pkey PRIMARY KEY (agent_group, agent_type);

@@ -55,6 +55,7 @@ RESTRICTED_TABLES: Final = (
 OUR_VIEWS: Final = {
     "our_jobs": "jobqueue",
     "our_why": "why",
+    "our_detached": "why",
     "our_log": "log",
     "our_output": "output",
     "my_job_groups": "jobqueue",

@@ -26,12 +26,13 @@ from scheduler.cli.output import (
 from scheduler.cli.session import NOTHING, Session, connect
 from scheduler.model.config import Config
 
-ATTEMPTS, EDGES, ITEMS, LOG_LINES = 20, 20, 10, 20  # how many of each are shown
+ATTEMPTS, KEEPERS, EDGES, ITEMS, LOG_LINES = 20, 20, 20, 10, 20  # how many of each are shown
 LISTED_ITEMS: Final = 1000
 TEXT_WIDTH: Final = 2000  # of one field; --json has all of it
 WIDTHS: Final = {"line": 60, "reason": 60, "key": 24, "name": 32}
 TITLES: Final = {  # of the parts, and the command that prints all of one
     "attempts": ("Attempts", ""),
+    "keepers": ("Kept on hosts", ""),
     "parents": ("Depends on", ""),
     "children": ("Jobs that depend on it", ""),
     "items": ("Items that failed", "drover items {job}"),
@@ -81,6 +82,7 @@ def describe(session: Session, job: int) -> Description | None:
         reasons = session.rows("job_reason", job=job)
         parts = {
             "attempts": session.table("", "job_attempts", job=job, limit=ATTEMPTS + 1),
+            "keepers": session.table("", "job_keepers", job=job, limit=KEEPERS + 1),
             "parents": session.table("", "job_parents", job=job, limit=EDGES + 1),
             "children": session.table("", "job_children", job=job, limit=EDGES + 1),
             "items": _unless_hidden(session, "item_failure", "failed_items", job=job, limit=ITEMS + 1),

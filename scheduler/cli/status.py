@@ -35,8 +35,10 @@ from scheduler.model.states import JOB_STATES, STATE_NAMES
 
 # Parts that are empty for a role that sees less than all of drover.scheduler_status.
 HIDDEN_PARTS: Final = {MASKED: ("statements",), NOTHING: ("slots", "statements")}
-SHOWN: Final = ("conditions", "agents", "jobs", "queues", "schedulers")  # on a screen, in this order
-WITH_V: Final = ("conditions", "slots", "jobs", "unserved", "unknown_queues", "queues", "schedulers", "statements")
+SHOWN: Final = ("conditions", "agents", "detached", "jobs", "queues", "schedulers")  # on a screen, in this order
+WITH_V: Final = (
+    "conditions", "slots", "detached", "jobs", "unserved", "unknown_queues", "queues", "schedulers", "statements",
+)  # fmt: skip
 SPARE: Final = ("memory_mb", "longest_turn_ms", "slow_turns", "version", "tester", "policy", "started")
 GAP_WIDTH: Final = 2
 TABLE_LINES: Final = 4  # that a table takes beside its rows
@@ -145,6 +147,7 @@ def _parts(session: Session, name: str) -> Iterator[tuple[str, Table]]:
     """Yield each table as it is read."""
     yield "schedulers", session.table("Schedulers", "schedulers", group=name)
     yield "slots", session.table("Slots", "slots", group=name)
+    yield "detached", session.table("Detached jobs", "detached_jobs")
     yield "jobs", jobs_by_type(session.rows("job_counts"))
     yield "unserved", session.table("Types that no scheduler serves", "unserved_types")
     yield "unknown_queues", session.table("Jobs in queues that do not exist", "unknown_queues")

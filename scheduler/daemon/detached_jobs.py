@@ -18,7 +18,7 @@ from scheduler.drivers.keeper import release_words
 from scheduler.drivers.loop import Steps
 from scheduler.model.config import Config
 from scheduler.model.events import Adopted
-from scheduler.model.queue_requests import SUSPECT_AFTER, Adoption, ClaimRequest, read_claim
+from scheduler.model.queue_requests import SUSPECT_AFTER, Adoption, Cells, ClaimRequest, read_claim
 from scheduler.policy.core import Core
 from scheduler.policy.keepers import REMOTE_SPOOL
 
@@ -31,6 +31,14 @@ def local_spool() -> str:
     """Return the spool of this machine, if the configuration names none."""
     state = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     return f"{state}/spool" if state else REMOTE_SPOOL
+
+
+def read_adoption(cells: Cells) -> Adoption:
+    """Return what a row of query `adopt` says."""
+    pk, attempt, args, rank, more, type, queue, at, host, spool, turn, wanted, began = cells
+    request = ClaimRequest(text_of(type), text_of(queue), text_of(at), False, 1)
+    claim = read_claim((pk, attempt, b"1", args, rank, more, b"t"), [request])
+    return Adoption(claim, text_of(host), text_of(spool), int(turn or 0), text_of(wanted), float(began or 0))
 
 
 class DetachedJobs:
@@ -54,17 +62,13 @@ class DetachedJobs:
         if not self._site:
             self._site = text_of((yield from self._ask("read_site"))[0][0])
         types = self._types(self._core.config)
-        jobs = []
+        jobs: list[Adoption] = []
         if types:
             live, unread = self._core.live_rows(), SUSPECT_AFTER
             rows = yield from self._ask(
                 "adopt", live=live, age=age, types=types, guarded=[], unread=unread, schedinfo=self._schedinfo
             )
-            for pk, attempt, args, rank, more, type, queue, at, host, spool, turn, wanted, began in rows:
-                request = ClaimRequest(text_of(type), text_of(queue), text_of(at), False, 1)
-                claim = read_claim((pk, attempt, b"1", args, rank, more, b"t"), [request])
-                where = text_of(host), text_of(spool), int(turn or 0)
-                jobs.append(Adoption(claim, *where, text_of(wanted), float(began or 0)))
+            jobs = [read_adoption(row) for row in rows]
         self._core.handle(Adopted(self._site, local_spool(), jobs), self._now())
 
     def release(self) -> Steps[bool]:

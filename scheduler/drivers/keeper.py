@@ -2,8 +2,9 @@
 
 The keeper runs in a session of its own, so it outlives the daemon, its guardian and the connection. It starts the
 command and writes what becomes of it into the spool, a directory of the host with an entry `SITE/JOB.ATTEMPT` for each
-attempt. The process of the slot is the *attach script*, here or over SSH: it starts the keeper or finds it, prints the
-output of the command, passes signals on, and exits as the command did. Its own death says nothing of the job.
+attempt. The process of the slot is the *attach script*, here or over SSH: it starts the keeper or finds it, prints a
+line with the pid of the keeper and then the output of the command, passes signals on, and exits as the command did. Its
+own death says nothing of the job.
 
     name in an entry     what it is
     state                symbolic link: pid and start time of the keeper, boot id; or `closed`: no keeper may begin
@@ -14,8 +15,8 @@ output of the command, passes signals on, and exits as the command did. Its own 
     end.new, end         exit status: 64 bytes, reserved at the start and renamed at the end
 
 Creating a symbolic link is the fence: it is atomic, has its content at once, and fails where one is already. So either
-the keeper begins or whoever wants to know that it never does is first. Entries with the state `closed` are kept for a
-day, for a start that is still on its way.
+the keeper creates `state` and begins, or an attach script that adopts the job, or a release, creates it first, and the
+keeper never begins. Entries with the state `closed` are kept for a day, for a start that is still on its way.
 """
 
 import os
@@ -29,7 +30,7 @@ from scheduler.model.events import Event, Gone, Keeper
 
 # Signals by which an attach script dies to say something of its own; any other death of it says nothing of the job.
 NOT_BEGUN: Final = "SIGUSR1"  # the command was not started, and never will be
-INTERRUPTED: Final = "SIGUSR2"  # keeper and command are dead, and the exit status is not known
+INTERRUPTED: Final = "SIGUSR2"  # keeper and command are dead, and the spool does not say how the command ended
 NOT_KEPT: Final = "SIGALRM"  # it could not be started or looked at; why stands on stderr
 SAYS: Final[Mapping[str, str]] = {NOT_BEGUN: "not begun", INTERRUPTED: "interrupted", NOT_KEPT: "not kept"}
 SIGNAL_BASE: Final = 128  # an attach script exits with this and the signal of which the command died
@@ -142,7 +143,7 @@ find "$spool" -mindepth 1 -maxdepth 1 -type d -mtime +1 -name '*.*' | while IFS=
 done
 failed=0
 for name in "$@"; do
-[ -d "$spool/$name" ] || continue
+[ -d "$spool/$name" ] || mkdir -- "$spool/$name" || { failed=1; continue; }
 if finish "$spool/$name"; then drop "$spool/$name"; else failed=1; fi
 done
 for each in "$spool"/*.*; do
@@ -185,6 +186,7 @@ pair "$entry/state"; [ "$first" != closed ] || die USR1
 keeper=$first its_start=$second its_boot=$third
 [ -z "$told" ] || pass "$told"
 cd "$entry" || refuse "what the spool holds of the job cannot be read"
+echo "$keeper" || die TERM
 lost() {
 [ -e end ] && return
 if [ "$its_boot" = "$boot" ]; then

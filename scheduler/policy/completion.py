@@ -174,6 +174,15 @@ def _interrupt(state: State, slot: Slot, job: Job, why: str) -> None:
         job.set_verdict(Verdict(GIVEN_BACK, why))
 
 
+def take_back(state: State, slot: Slot, why: str, now: float) -> None:
+    """Give the one-parameter job of a slot back, which its process has not begun, and end the process."""
+    job = slot.job
+    assert job is not None
+    job.set_verdict(job.verdict or Verdict(GIVEN_BACK, why))
+    take_item_from(state, slot, job, now)
+    slot.kill(why, now)
+
+
 def take_item_from(state: State, slot: Slot, job: Job, now: float) -> None:
     """Take the item in hand from a slot, and conclude its job if that was its last."""
     if slot.is_second_try:

@@ -155,6 +155,10 @@ class Core:
                 processes.not_created(state, event, now)
         while state.dirty:
             for pool in sorted(state.take_dirty(), key=lambda pool: (pool.starving_since, pool.name)):
+                if state.is_assigning and pool.kind.detached:
+                    if not state.keepers.site:
+                        continue  # it is scheduled again when the site is known
+                    detached.attach(state, pool, now)  # this begins nothing
                 if state.is_assigning and pool.may_begin:
                     for job in pool.next_marks(state.jobs):
                         state.outbox.mark(job.mark(RUNNING, now))
@@ -162,10 +166,6 @@ class Core:
                         intake.try_alone(state, pool, now)
                     if pool.canary is not None and pool.canary.is_on_trial and not state.draining:
                         programs.begin_trial(state, pool, pool.canary, now)
-                    if pool.kind.detached:
-                        if not state.keepers.site:
-                            continue  # it is scheduled again when the site is known
-                        detached.attach(state, pool, now)
                     waiting = intake.open_expansions(state, pool) if pool.query_jobs else None
                     dispatch(state, pool, waiting, now)
         if state.draining:

@@ -28,7 +28,8 @@ def begin(state: State, slot: Slot, job: Job, spawn: Spawn, now: float) -> None:
     host = state.config.hosts[slot.host.name]
     spool = host.spool or (REMOTE_SPOOL if host.is_remote else state.keepers.local_spool)
     state.keepers.begin(slot, replace(spawn, keeper=_keeper(state, slot, "start", spool, 0)))
-    state.outbox.mark(job.mark(s.RUNNING, now, (slot.host.name, slot.pool.name, 0))._replace(spool=spool))
+    row = job.mark(s.RUNNING, now, (slot.host.name, slot.pool.name, 0))
+    state.outbox.mark(row._replace(pid=None, spool=spool))
 
 
 def _keeper(state: State, slot: Slot, verb: str, spool: str, turn: int) -> Keeper:
@@ -36,12 +37,17 @@ def _keeper(state: State, slot: Slot, verb: str, spool: str, turn: int) -> Keepe
     return Keeper("start" if verb == "start" else "adopt", state.keepers.site, spool, turn, limit, grace)
 
 
-def recorded(state: State, job: Job) -> None:
-    """Start the process that waits for the row of this job."""
+def recorded(state: State, job: Job, now: float) -> None:
+    """Start the process that waits for the row of this job; past the lease leave the job to its next owner."""
     for slot, spawn in list(state.keepers.beginning.items()):
-        if slot.job is job and slot.wanted is not s.DIE and slot.state == s.ST_PREP:
+        if slot.job is not job or slot.wanted is s.DIE or slot.state != s.ST_PREP:
+            continue
+        if state.is_assigning:
             del state.keepers.beginning[slot]
             _spawn(state, slot, spawn)
+        else:
+            _adopt_later(state, slot, "its row was marked past the lease", SOON_S, now)
+            state.mark_dirty(slot.pool)
 
 
 def _spawn(state: State, slot: Slot, spawn: Spawn) -> None:
@@ -62,8 +68,8 @@ def not_begun(state: State) -> list[NotCreated]:
 def adopted(state: State, event: Adopted, now: float) -> None:
     """Take running jobs in hand; each waits for a slot of its type on its host."""
     state.keepers.learn(event.site, event.spool)
-    if state.is_held:
-        return  # they are found again
+    if state.is_held or state.draining or state.stopping:
+        return  # this daemon, or the next owner of the group, finds them again
     state.mark_dirty(*[pool for pool in state.pools.values() if pool.kind.detached])
     for adoption in event.jobs:
         claim = adoption.claim
@@ -121,14 +127,29 @@ def end_by_command(state: State, pk: int, how: str, text: str, now: float) -> bo
 # ---- the process of a slot is gone
 def began(state: State, slot: Slot, now: float) -> None:
     """Kill a command that was to be killed before there was a process to do it."""
+    slot.set_pid(None)  # until its keeper is known
     job = slot.job
     if job is not None and job.verdict is not None and job.verdict.kills:
         slot.kill(job.verdict.text, now)
 
 
+def heard(state: State, slot: Slot, data: bytes) -> bytes:
+    """Note the pid of the keeper, which is the first line that an attached process prints; return what comes behind."""
+    found = state.keepers.take_first_line(slot, data)
+    if found is None:
+        return b""
+    line, rest = found
+    if not line.isdigit():
+        return line + b"\n" + rest
+    slot.set_pid(int(line))
+    if slot.job is not None:
+        state.began_before(slot.job, slot)  # so its row is to say the pid
+    return rest
+
+
 def not_attached(state: State, slot: Slot, event: NotCreated, now: float) -> bool:
     """Note that the process of a slot does not exist; say whether the job may run all the same and was forgotten."""
-    keeper = state.keepers.attached.pop(slot, None)
+    keeper = state.keepers.detach(slot)
     if keeper is None or slot.job is None or not (event.lost or keeper.verb == "adopt"):
         return False
     _adopt_later(state, slot, event.reason, SOON_S if event.lost else LATER_S, now)
@@ -137,7 +158,7 @@ def not_attached(state: State, slot: Slot, event: NotCreated, now: float) -> boo
 
 def settled(state: State, slot: Slot, event: Gone, now: float) -> bool:
     """Settle what the attached process says of its own; say whether that is all, and its job has not simply ended."""
-    keeper = state.keepers.attached.pop(slot, None)
+    keeper = state.keepers.detach(slot)
     if keeper is None:
         return False
     state.emit(FindDetached(SOON_S))

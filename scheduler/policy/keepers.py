@@ -18,6 +18,7 @@ class Keepers:
         self.beginning: dict[Slot, Spawn] = {}  # to be started once their row says where
         self.waiting: dict[int, tuple[Job, Item, Adoption]] = {}  # adopted, and no process of ours is attached yet
         self.attached: dict[Slot, Keeper] = {}
+        self.first_lines: dict[Slot, bytes] = {}  # what came of the first line of attached processes, until it is whole
 
     @property
     def is_busy(self) -> bool:
@@ -35,6 +36,21 @@ class Keepers:
     def attach(self, slot: Slot, keeper: Keeper) -> None:
         """Note that a slot has the process of a detached job."""
         self.attached[slot] = keeper
+        self.first_lines[slot] = b""
+
+    def detach(self, slot: Slot) -> Keeper | None:
+        """Forget the process of a slot; return how it came by its job, None if it was not attached to any."""
+        self.first_lines.pop(slot, None)
+        return self.attached.pop(slot, None)
+
+    def take_first_line(self, slot: Slot, data: bytes) -> tuple[bytes, bytes] | None:
+        """Return the first line of an attached process and what came behind it, once it is whole; else None."""
+        line, newline, rest = (self.first_lines[slot] + data).partition(b"\n")
+        if not newline:
+            self.first_lines[slot] = line
+            return None
+        del self.first_lines[slot]
+        return line, rest
 
     def wait(self, job: Job, item: Item, adoption: Adoption) -> None:
         """Let an adopted job wait for a slot on its host."""

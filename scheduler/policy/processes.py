@@ -279,6 +279,8 @@ def statement_answered(state: State, event: e.StatementAnswered, now: float) -> 
 
 def capture(state: State, slot: Slot, stream: str, data: bytes, now: float) -> None:
     """Keep the output of a command; what of it is to be stored now waits a moment for more."""
+    if slot in state.keepers.first_lines and stream == "out":
+        data = detached.heard(state, slot, data)
     capture = state.captures.get(slot.number)
     if capture is not None and capture.add(stream, data):
         state.deadlines.bring_forward(OUTPUT, now + state.timers.output_interval)

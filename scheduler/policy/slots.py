@@ -253,6 +253,12 @@ class Slot:
         self.output.heartbeat(now)
         self.fire(s.CREATED, now)
 
+    def set_pid(self, pid: int | None) -> None:
+        """Show another pid: a detached job is worked on by its keeper, not by the process that is attached to it."""
+        self.pid = pid
+        self.where = (self.host.name, self.pool.name, pid or 0)
+        self.slots.show_again(self)
+
     def set_record(self, record: Record | None) -> None:
         """Note what its program does in this record."""
         self.record = record

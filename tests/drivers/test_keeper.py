@@ -3,17 +3,20 @@
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from select import POLLIN, poll
+from threading import Event
 
 import pytest
 
 from scheduler.drivers.keeper import INTERRUPTED, NOT_BEGUN, NOT_KEPT, carried, release_words, words_of
 from scheduler.model.events import Keeper
+from tests.needs import need
 from tests.patience import PATIENCE_S
 
 CLOSED = "closed"
+LOOK_S = 0.02  # between two looks at what tells nobody that it has changed
 
 
 class Attached:
@@ -26,18 +29,24 @@ class Attached:
         self.process.stdin.write(stdin)
         self.process.stdin.close()
         self.process.stdin = None
+        self.keeper: int | None = None
 
     def end(self) -> tuple[int | str, bytes, bytes]:
         """Return its exit status or the signal of which it died, and what it has printed."""
         out, err = self.process.communicate(timeout=PATIENCE_S)
         code = self.process.returncode
+        if self.keeper is None:  # unless its first line was read
+            out = out[out.find(b"\n") + 1 :] if out[: out.find(b"\n")].isdigit() else out
         return (signal.Signals(-code).name if code < 0 else code), out, err
 
     def signal(self, number: int) -> None:
         os.killpg(self.process.pid, number)
 
     def read_line(self) -> bytes:
+        """Return the next line of the command; what comes first is the pid of the keeper."""
         assert self.process.stdout is not None
+        if self.keeper is None:
+            self.keeper = int(self.process.stdout.readline())
         return self.process.stdout.readline()
 
 
@@ -72,8 +81,7 @@ class Spool:
         return self.path / "site" / f"7.{attempt}"
 
     def pid(self, name: str, attempt: int = 1) -> int:
-        """Return the pid that a link of an entry names: `state` the keeper, `pid` the command."""
-        until((self.entry(attempt) / name).is_symlink)
+        """Return the pid that a link of an entry names: `state` the keeper, `pid` the command, once it has printed."""
         return int(os.readlink(self.entry(attempt) / name).split()[0])
 
     def close(self) -> None:
@@ -100,11 +108,25 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        os.sched_yield()
+def await_death(pid: int) -> None:
+    """Wait until a process has ended."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    ended = poll()
+    ended.register(fd, POLLIN)
+    assert ended.poll(1000 * PATIENCE_S), f"process {pid} lives on"
+    os.close(fd)
+
+
+def await_stop(pid: int, is_stopped: bool) -> None:
+    """Wait until a process is stopped, or runs on: nobody but its parent is told."""
+    for _ in range(int(PATIENCE_S / LOOK_S)):
+        if (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T") == is_stopped:
+            return
+        Event().wait(LOOK_S)
+    raise AssertionError(f"process {pid} is{' not' * is_stopped} stopped")
 
 
 @pytest.fixture
@@ -155,7 +177,7 @@ def test_process_that_moved_to_another_session_does_not_hold_up_the_end_c41(spoo
 def test_process_of_the_group_that_is_left_is_killed_c41(spool: Spool, tmp_path: Path) -> None:
     left = tmp_path / "left"
     assert spool.start(f"sleep 600 & echo $! >{left}; exit 0").end()[0] == 0
-    until(lambda: not is_alive(int(left.read_text())))
+    await_death(int(left.read_text()))
 
 
 @pytest.mark.parametrize("size", [100, 936, 5000, 300_000])
@@ -230,9 +252,9 @@ def test_command_is_stopped_and_goes_on_c41(spool: Spool) -> None:
     attached.read_line()
     command = spool.pid("pid")
     attached.signal(carried(signal.SIGSTOP))
-    until(lambda: Path(f"/proc/{command}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    await_stop(command, True)
     attached.signal(signal.SIGCONT)
-    until(lambda: Path(f"/proc/{command}/stat").read_text().rpartition(")")[2].split()[0] != "T")
+    await_stop(command, False)
     attached.signal(carried(signal.SIGKILL))
     assert attached.end()[0] == 128 + signal.SIGKILL
 
@@ -244,6 +266,13 @@ def test_start_after_an_adoption_starts_nothing_c41(spool: Spool, tmp_path: Path
     assert spool.adopt().end()[0] == NOT_BEGUN
     assert spool.start(f"touch {tmp_path}/ran").end()[0] == NOT_BEGUN
     spool.release(1)
+    assert spool.start(f"touch {tmp_path}/ran").end()[0] == NOT_BEGUN
+    assert not (tmp_path / "ran").exists()
+
+
+def test_start_after_a_release_starts_nothing_c41(spool: Spool, tmp_path: Path) -> None:
+    """Its job was cancelled while it was on its way, so nothing was there to be removed."""
+    assert spool.release(1) == (0, b"", b"")
     assert spool.start(f"touch {tmp_path}/ran").end()[0] == NOT_BEGUN
     assert not (tmp_path / "ran").exists()
 
@@ -319,7 +348,7 @@ def test_keeper_without_a_job_is_told_to_end_c41(spool: Spool) -> None:
     assert spool.release() == (0, b"7.1\n", b"")
     assert spool.release(1) == (0, b"", b"")
     assert not is_alive(command)
-    until(lambda: not is_alive(keeper))
+    await_death(keeper)
     assert not spool.entry().exists()
 
 
@@ -330,6 +359,15 @@ def test_end_of_a_released_job_of_another_site_stays_c41(spool: Spool) -> None:
     assert spool.entry().exists()
 
 
+def test_reboot_without_a_keeper_is_an_interruption_though_the_pid_lives_c41(spool: Spool) -> None:
+    """The pid of the keeper is that of another process since: here it is ours."""
+    spool.entry().mkdir(parents=True)
+    os.chmod(spool.path, 0o700)
+    began = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
+    (spool.entry() / "state").symlink_to(f"{os.getpid()} {began} 00000000-0000-0000-0000-000000000000")
+    assert spool.adopt().end()[0] == INTERRUPTED
+
+
 # ---------------------------------------------------------------- bad spools
 
 
@@ -338,6 +376,56 @@ def test_spool_that_others_may_read_is_refused_c41(spool: Spool) -> None:
     code, _, err = spool.start("exit 0").end()
     assert code == NOT_KEPT
     assert b"0700" in err
+
+
+def test_spool_of_another_user_is_refused_c41(spool: Spool, tmp_path: Path) -> None:
+    need("root")
+    spool.path.mkdir(mode=0o700)
+    os.chown(spool.path, 1, 1)
+    code, _, err = spool.start(f"touch {tmp_path}/ran").end()
+    assert code == NOT_KEPT
+    assert b"must be ours" in err
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Spool]:
+    """Yield a spool on a disk of its own, of 2 MB."""
+    need("root")
+    path = tmp_path / "small"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", path], check=True)
+    kept = Spool(path)
+    yield kept
+    kept.close()
+    subprocess.run(["umount", "--lazy", path], check=True)
+
+
+def fill(spool: Spool) -> None:
+    """Fill the disk of a spool."""
+    with pytest.raises(OSError, match="No space left"):
+        (spool.path / "filler").write_bytes(bytes(1 << 22))
+
+
+def test_full_disk_refuses_a_start_and_leaves_nothing_c41(small: Spool, tmp_path: Path) -> None:
+    (small.path / "site").mkdir()
+    fill(small)
+    code, _, err = small.start(f"touch {tmp_path}/ran", stdin=b"x" * 10_000).end()
+    assert code == NOT_KEPT
+    assert b"takes no more" in err
+    assert not small.entry().exists()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_disk_that_is_full_later_costs_output_and_not_the_exit_status_c41(small: Spool, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    attached = small.start(f"echo one; while [ ! -e {go} ]; do sleep 0.1; done; head -c 300000 /dev/zero; exit 7")
+    assert attached.read_line() == b"one\n"
+    fill(small)
+    go.touch()
+    code, _, err = attached.end()
+    assert code == 7
+    assert b"the spool was full" in err
 
 
 def test_spool_that_is_a_file_is_refused_c41(spool: Spool) -> None:

@@ -1,5 +1,6 @@
 """Claims about detached jobs under the real daemon: they outlive it, are adopted by the next, and end once."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -9,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.cli_tools import run_as
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent
 from tests.integration.puppets import settings
-from tests.integration.ssh_tools import SOON, table
+from tests.integration.ssh_tools import SOON, reached, table
 from tests.needs import need
 from tests.patience import LONG_PATIENCE_S, PATIENCE_S
 from tests.ssh.sshd import Server, serving
@@ -37,9 +39,10 @@ class Site:
         self.spool, self.go, self.count = path / "spool", path / "go", path / "count"
 
     def config(self, **keys: Any) -> str:
+        """Return the configuration of a daemon; keys are those of the agent type."""
         host = f'[hosts.local]\nmax = 8\nspool = "{self.spool}"\n'
         timers = settings(lease=2.0, lease_renewal=0.5, kill_grace=1.0)
-        return timers + host + agent("long", list(SHELL), kind="exec", detached=True, slots=4, **keys)
+        return timers + host + agent("long", list(SHELL), kind="exec", detached=True, **{"slots": 4, **keys})
 
     def script(self, code: int = 0) -> str:
         return COUNTED.format(count=self.count, go=self.go, code=code)
@@ -217,6 +220,101 @@ def test_keeper_without_a_job_is_told_to_end_c41(launch: Launch, site: Site) -> 
     second.until(lambda: not site.entries())
 
 
+def reason(daemon: Daemon, pk: int) -> str:
+    return str(daemon.value("select reason from drover.why where jq_pk = %s", pk))
+
+
+def keeper(site: Site) -> int:
+    (entry,) = site.entries()
+    return int(os.readlink(entry / "state").split()[0])
+
+
+def test_why_says_where_a_detached_job_runs_c41(launch: Launch, site: Site) -> None:
+    daemon = launch(site.config())
+    pk = daemon.insert(jq_type="long", jq_args=site.script())
+    begun(daemon, site, pk)
+    says = f"running detached on host local, keeper pid {keeper(site)}, since "
+    daemon.until(lambda: reason(daemon, pk).startswith(says) and reason(daemon, pk).endswith(", attached"))
+    assert daemon.row(pk)["jq_done_pid"] == keeper(site)
+
+
+def test_why_and_status_say_that_no_scheduler_is_attached_c41(launch: Launch, site: Site, config: Path) -> None:
+    daemon = launch(site.config())
+    pk = daemon.insert(jq_type="long", jq_args=site.script())
+    begun(daemon, site, pk)
+    end(daemon, signal.SIGTERM)
+    assert reason(daemon, pk).endswith(", not attached: no scheduler is active for group default")
+    status = run_as(daemon.database, config, "operator", "status").out
+    assert "Detached jobs" in status
+    assert "no scheduler is active for group default" in status
+
+
+def test_show_lists_what_hosts_keep_of_a_job_c41(launch: Launch, site: Site, config: Path) -> None:
+    daemon = launch(site.config())
+    pk = daemon.insert(role="drover_frontend", jq_type="long", jq_args=site.script())
+    begun(daemon, site, pk)
+    daemon.execute("insert into drover.detached values (%s, 7, 'default', 'gone', '/far')", pk)
+    (entry,) = site.entries()
+    told = json.loads(run_as(daemon.database, config, "operator", f"show {pk} --json").out)["keepers"]
+    here, gone = told
+    assert (here["attempt"], here["host"], here["entry"]) == (1, "local", str(entry))
+    assert (gone["attempt"], gone["attached"], gone["waits_for"]) == (7, False, "its entry is to be removed")
+    assert "Kept on hosts" in run_as(daemon.database, config, "frontend", f"show {pk}").out
+
+
+def test_adopted_job_waits_for_a_slot_and_why_says_so_c41(launch: Launch, site: Site) -> None:
+    first = launch(site.config())
+    pks = [first.insert(jq_type="long", jq_args=site.script()) for _ in range(2)]
+    for pk in pks:
+        begun(first, site, pk)
+    first.until(lambda: len(site.starts) == 2)
+    end(first, signal.SIGKILL)
+    second = launch(site.config(slots=1))
+    waits = ", not attached: agent type long has no free slot on host local"
+    second.until(lambda: any(reason(second, pk).endswith(waits) for pk in pks))
+    site.go.touch()
+    assert {second.wait(pk)["jq_attempt"] for pk in pks} == {1}
+    assert len(site.starts) == 2
+
+
+def test_job_goes_on_when_guardian_and_daemon_are_killed_c41(launch: Launch, site: Site) -> None:
+    first = launch(site.config())
+    pk = first.insert(jq_type="long", jq_args=site.script())
+    begun(first, site, pk)
+    daemon = first.pid
+    first.process.kill()  # the guardian: then the daemon stops in order
+    with suppress(ProcessLookupError):
+        os.kill(daemon, signal.SIGKILL)
+    first.process.wait(PATIENCE_S)
+    second = launch(site.config())
+    second.until(lambda: "adopted by" in second.log_text(pk))
+    site.go.touch()
+    assert second.wait(pk)["jq_attempt"] == 1
+    assert site.starts == [f"{pk}.1"]
+
+
+def test_job_whose_spool_cannot_be_written_fails_and_says_why_c41(launch: Launch, site: Site) -> None:
+    site.spool.mkdir(mode=0o755)
+    daemon = launch(site.config())
+    row = daemon.wait(daemon.insert(jq_type="long", jq_args=site.script()), "failed")
+    assert "could not keep it: see its output" in row["jq_endtext"]
+    errors = daemon.execute("select out_data from drover.output where out_jq_fk = %s", row["jq_pk"])
+    assert "must be ours, and its mode 0700" in errors[0]["out_data"]
+    assert site.starts == []
+
+
+def test_attached_process_that_is_killed_is_replaced_c41(launch: Launch, site: Site) -> None:
+    daemon = launch(site.config())
+    pk = daemon.insert(jq_type="long", jq_args=site.script())
+    begun(daemon, site, pk)
+    for pid in daemon.agent_pids():
+        os.kill(pid, signal.SIGKILL)
+    daemon.until(lambda: "adopted by" in daemon.log_text(pk), timeout=LONG_PATIENCE_S)
+    site.go.touch()
+    assert daemon.wait(pk)["jq_attempt"] == 1
+    assert site.starts == [f"{pk}.1"]
+
+
 def test_sql_of_a_detached_type_is_refused_c41(launch: Launch, site: Site) -> None:
     daemon = launch(site.config())
     row = daemon.wait(daemon.insert(jq_type="long", jq_args="select 1 as a", jq_msq=True), "failed")
@@ -281,3 +379,19 @@ def test_job_on_a_host_that_is_down_can_be_cancelled_c41(launch: Launch, site: S
     server.begin()
     daemon.until(lambda: not site.entries(), timeout=LONG_PATIENCE_S)
     assert site.starts == [f"{pk}.1"]
+
+
+def test_start_whose_connection_is_lost_on_its_way_runs_once_c41(launch: Launch, site: Site, server: Server) -> None:
+    """The connection is lost while the host has not said yet that the command runs: it runs, or is refused later."""
+    daemon = launch(far(site, server), ssh=SOON)
+    reached(daemon)
+    pk = daemon.insert(jq_type="long", jq_args=site.script())
+    daemon.until(lambda: daemon.execute("select * from drover.detached where det_jq_fk = %s", pk))
+    server.kill()
+    daemon.until(lambda: "goes on without us" in daemon.stderr())
+    site.go.touch()
+    server.begin()
+    row = daemon.wait(pk, timeout=LONG_PATIENCE_S)
+    assert site.starts in ([f"{pk}.1"], [f"{pk}.2"])
+    assert row["jq_interruptions"] == 0
+    assert f"{pk}.{row['jq_attempt']}" == site.starts[0]

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import pytest
+
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
+from scheduler.model import states as s
 from scheduler.model.config import AgentType
 from scheduler.model.queue_requests import Adoption
 from scheduler.policy.core import Core
-from tests.core_tools import answer_to, claim, make_core, turn
+from tests.core_tools import answer_to, claim, make_core, saved, settle, turn
 
 KIND = AgentType(command=("tool", "{args}"), kind="exec", detached=True, slots=2)
 
@@ -44,6 +47,17 @@ def begun(core: Core, pk: int = 1) -> int:
     return int(spawn.slot)
 
 
+def test_process_is_started_when_the_row_says_where_c41() -> None:
+    core = core_of()
+    turn(core, claim(1, "long"))
+    assert effects(core, e.Spawn) == []
+    request = marked(core)
+    assert [(row.state, row.host, row.pid, row.spool) for row in request.rows] == [("running", "alpha", None, "/spool")]
+    core.handle(answer_to(request), 0.0)
+    (spawn,) = effects(core, e.Spawn)
+    assert (spawn.keeper.verb, spawn.keeper.site, spawn.keeper.turn) == ("start", "site", 0)
+
+
 def test_row_that_says_claimed_starts_no_process_c41() -> None:
     """That its row says claimed is on its way when a slot gets free: only the mark that says where counts."""
     core = core_of(adoption(7), adoption(8))
@@ -62,3 +76,94 @@ def test_row_that_says_claimed_starts_no_process_c41() -> None:
     core.handle(e.Gone(first.slot, 0), 1.0)
     core.handle(answer_to(request), 1.0)
     assert effects(core, e.Spawn) == []
+
+
+def test_process_is_not_started_past_the_lease_c41() -> None:
+    core = core_of()
+    turn(core, claim(1, "long"))
+    request = marked(core)
+    core.handle(e.Serve(1.0), 0.0)
+    core.tick(2.0)
+    core.handle(answer_to(request), 2.0)
+    assert effects(core, e.Spawn) == []
+    assert 1 not in core.state.jobs
+    assert core.state.slots.all[0].state == s.ST_FREE
+
+
+def test_pid_shown_is_that_of_the_keeper_c41() -> None:
+    core = core_of()
+    slot = core.state.slots.all[begun(core)]
+    assert slot.pid is None
+    core.exec_output(slot.number, "out", b"47", 0.0)
+    core.exec_output(slot.number, "out", b"11\nfirst line", 0.0)
+    assert slot.pid == 4711
+    core.tick(5.0)
+    (row,) = [row for request in settle(core, 5.0) if isinstance(request, r.Mark) for row in request.rows]
+    assert (row.pid, row.spool) == (4711, None)
+
+
+def test_first_line_is_no_output_of_the_command_c41() -> None:
+    core = core_of()
+    number = begun(core)
+    core.exec_output(number, "out", b"4711\none\n", 0.0)
+    core.handle(e.Gone(number, 0), 1.0)
+    written = [row for request in settle(core, 1.0) if isinstance(request, r.WriteOutput) for row in request.rows]
+    assert "".join(row.text for row in written) == "one\n"
+
+
+def test_job_is_forgotten_and_adopted_when_its_link_is_lost_c41() -> None:
+    core = core_of()
+    number = begun(core)
+    core.handle(e.Gone(number, lost=True, why="cut"), 1.0)
+    assert (core.state.jobs, saved(settle(core, 1.0))) == ({}, [])
+    assert effects(core, e.FindDetached)
+    core.handle(e.Adopted("site", "/spool", [adoption(1, turn=2)]), 2.0)
+    (spawn,) = effects(core, e.Spawn)
+    assert (spawn.keeper.verb, spawn.keeper.turn) == ("adopt", 2)
+
+
+@pytest.mark.parametrize("event", [e.Stop(), e.Drain()])
+def test_job_is_not_adopted_by_a_daemon_that_ends_c41(event: e.Event) -> None:
+    core = core_of()
+    core.handle(event, 0.0)
+    core.handle(e.Adopted("site", "/spool", [adoption(1)]), 1.0)
+    assert core.state.jobs == {}
+    assert core.is_over()
+
+
+def test_adopted_job_waits_for_a_slot_and_for_no_place_of_the_host_c41() -> None:
+    core = core_of(adoption(1), adoption(2), adoption(3))
+    first, second = effects(core, e.Spawn)
+    assert {first.job, second.job} == {1, 2}
+    core.handle(e.Created(first.slot, 100), 0.0)
+    core.handle(e.Gone(first.slot, 0), 1.0)
+    (third,) = effects(core, e.Spawn)
+    assert third.job == 3
+
+
+def test_adopted_job_of_a_disabled_type_is_attached_c41() -> None:
+    core = make_core({"long": KIND})
+    hosts = [{"name": "alpha", "max": -1, "urgent": 0, "enabled": True, "types": "", "queues": (), "priorities": ""}]
+    queues = [{"name": "default", "concurrency": None, "paused": False, "reserved": 0}]
+    core.handle(e.TablesRead(queues, hosts, [{"type": "long", "enabled": False}], []), 0.0)
+    core.handle(e.Adopted("site", "/spool", [adoption(1)]), 0.0)
+    assert [spawn.job for spawn in effects(core, e.Spawn)] == [1]
+
+
+def test_adopted_job_that_was_to_be_killed_is_killed_c41() -> None:
+    core = core_of(adoption(1, wanted="kill"))
+    (spawn,) = effects(core, e.Spawn)
+    core.handle(e.Created(spawn.slot, 100), 0.0)
+    assert [kill.slot for kill in effects(core, e.Kill)] == [spawn.slot]
+
+
+@pytest.mark.parametrize(
+    ("kept", "state", "interruptions"), [("not begun", "queued", None), ("interrupted", "queued", 1)]
+)
+def test_what_the_attached_process_says_settles_the_job_c41(kept: str, state: str, interruptions: int | None) -> None:
+    core = core_of(adoption(1))
+    (spawn,) = effects(core, e.Spawn)
+    core.handle(e.Created(spawn.slot, 100), 0.0)
+    core.handle(e.Gone(spawn.slot, signal="SIGUSR1", kept=kept), 1.0)
+    (row,) = saved(settle(core, 1.0))
+    assert (row.state, row.interruptions) == (state, interruptions)
