@@ -19,6 +19,8 @@ from tests.sim.twins import FAIR, HOST, QUEUES, DiffersError, Twins
 STATEMENTS: Final = 150
 OWNERS: Final = (OWNER, OTHER)
 TYPES: Final = ("a", "b", FAIR, FAIR)
+DETACHED: Final = "b"
+SPOOLS: Final = ("/spool", "~/spool")
 LEASE: Final = 30.0
 PLACES: Final = ((None, None), (HOST, None), (HOST, 7), ("beta", 8))  # of work: host and pid
 
@@ -33,6 +35,7 @@ class Program:
         self.acts = {
             self.insert: 20, self.turn: 30, self.save: 15, self.mark: 8, self.command: 10, self.due: 8, self.lease: 6,
             self.rescue: 4, self.take_stock: 4, self.wait: 8, self.unsettled: 2, self.check_conditions: 8,
+            self.adopt: 4, self.release: 4,
         }  # fmt: skip
 
     def run(self, statements: int) -> None:
@@ -107,10 +110,27 @@ class Program:
         claims = [(claim, self.rng.choice(states)) for claim in self.some_claims()]
         ours = [each for each in claims if each[1] == RUNNING or self.twins.fake.rows[each[0].pk].state != RUNNING]
         if rows := [
-            MarkRow(claim.pk, self.attempt_of(claim), state, 2_000_000, *self.rng.choice(PLACES))
+            MarkRow(claim.pk, self.attempt_of(claim), state, 2_000_000, *self.place_of(claim, state))
             for claim, state in ours
         ]:
             self.twins.mark(self.rng.choice(OWNERS), rows)
+
+    def place_of(self, claim: Claim, state: str) -> tuple[str | None, int | None, str | None]:
+        """Return where a job runs: host, pid, and the spool of a detached one."""
+        host, pid = self.rng.choice(PLACES)
+        is_kept = host is not None and state == RUNNING and claim.request.type == DETACHED and self.rng.random() < 0.7
+        return host, pid, self.rng.choice(SPOOLS) if is_kept else None
+
+    def adopt(self) -> None:
+        live = [row.pk for row in self.twins.fake.hand.values() if self.rng.random() < 0.3]
+        types = self.rng.choice(([DETACHED], [DETACHED, "a"], ["a"]))
+        self.twins.adopt(self.rng.choice(OWNERS), live, self.rng.choice((0.0, 10.0)), types)
+
+    def release(self) -> None:
+        """What hosts keep of jobs that do not run is removed, or some of it; they keep what nobody knows, too."""
+        kept = [(pk, attempt) for _, _, pk, attempt in self.twins.read_kept()]
+        gone = self.rng.sample(kept, self.rng.randrange(len(kept) + 1))
+        self.twins.forget_kept(gone, [*self.twins.fake.detached, (self.pk + 1000, 1)])
 
     def due(self) -> None:
         self.twins.due()
@@ -228,6 +248,14 @@ FAULTS: Final = {  # in a query: this text becomes that one
         "or exists (select from drover.scheduler_group",
     ),
     "check_that_forgets_who_came": ("release_blocked", "recovery_came = r.recovery_came - :came::integer,", ""),
+    "detached_job_is_rescued": ("rescue", "where det_jq_fk = jq_pk and det_attempt = jq_attempt", "where false"),
+    "detached_job_of_another_attempt_is_adopted": ("adopt", " and jq_attempt = d.det_attempt\n", "\n"),
+    "detached_job_that_is_in_hand_is_adopted": ("adopt", "and not jq_pk = any (:live::bigint[])", ""),
+    "adopted_job_keeps_its_owner": ("adopt", "set jq_owner = :owner::uuid, jq_schedinfo", "set jq_schedinfo"),
+    "adoption_does_not_count": ("adopt", "set det_turn = d.det_turn + 1", "set det_turn = d.det_turn"),
+    "adopted_by_one_that_does_not_own_the_group": ("adopt", "cross join ownership cross join", "cross join"),
+    "kept_for_good": ("forget_kept", "and d.det_attempt = u.attempt", "and d.det_attempt = u.attempt + 1"),
+    "released_while_it_runs": ("read_kept", "and jq_state = 'running'", "and jq_state = 'done'"),
     "skip_forgotten": ("rescan", "or d.jdep_on_unmet = 'skip'", ""),
 }
 

@@ -81,6 +81,7 @@ class Process:
         "begun_at",
         "exec_line",
         "finished",
+        "has_failed",
         "heard",
         "host",
         "is_born",
@@ -112,6 +113,7 @@ class Process:
         self.is_halfway = False  # through a line
         self.begun_at = 0.0  # its item
         self.finished, self.took = 0, 0.0  # items, and the seconds of the last one
+        self.has_failed = False  # the item in hand, it said
         self.spoils = False  # the item in hand will not be done, though OK ends it
         nature = self.nature
         self.toughness = self._rng.randrange(1, 4) if self._rng.random() < nature.stubborn else 0
@@ -194,6 +196,7 @@ class Process:
             words += self._rng.choice(_NOISE)
         verdict = chance()
         self.spoils = verdict < nature.fail + nature.blocked
+        self.has_failed = verdict < nature.fail
         if verdict < nature.fail:
             words += b"FAIL cannot\n"
         elif self.spoils:

@@ -8,11 +8,13 @@ import attrs
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.policy.conditions import Policy
 
+KEPT_TYPE: Final = "shell"  # whose jobs are detached in some seeds
 HOSTS: Final = ("alpha", "beta", "gamma")
 LONGER: Final = {"": "", "^[a-m]": "^(a1|n$)", "[nz]": "^(n1|z$)"}  # patterns of more than one character
 
 EVERY_FIFTH: Final = 5  # seed has quotas
 CANARIES: Final = (7, 5)  # of so many seeds this one has types whose new programs are tried in one slot first
+DETACHED: Final = (6, 3)  # of so many seeds this one has a type whose jobs are detached
 START_POLICIES: Final = (15, 7)  # of so many seeds this one has types whose jobs do not wait if they cannot start
 
 POLICIES: Final = (  # for conditions
@@ -144,6 +146,27 @@ def canaries(seed: int, config: Config) -> Config:
         for number, (name, kind) in enumerate(config.agents.items())
     }
     return attrs.evolve(config, agents=agents)
+
+
+def has_detached(seed: int) -> bool:
+    """Say whether jobs of a type of this seed are detached."""
+    return seed % DETACHED[0] == DETACHED[1]
+
+
+def detached(seed: int, config: Config) -> Config:
+    """Let jobs of one type be detached in some seeds; without dice. At times no daemon serves it."""
+    if not has_detached(seed) or (KEPT_TYPE not in config.agents and (seed + len(config.agents)) % 4 == 0):
+        return config
+    command = ("tool", "{args}", "{id}", "a")
+    kind = AgentType(
+        command=command, kind="exec", slots=1 + seed % 3, output_limit=500, item_timeout=100.0, detached=True
+    )
+    return attrs.evolve(config, agents=config.agents | {KEPT_TYPE: kind})
+
+
+def by_seed(seed: int, config: Config) -> Config:
+    """Return a configuration with what only some seeds have."""
+    return detached(seed, canaries(seed, start_policies(seed, config)))
 
 
 def quotas(seed: int, steps: int = 0) -> list[dict[str, Any]]:

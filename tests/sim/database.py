@@ -15,6 +15,7 @@ from scheduler.model.events import EndedAndClaimed, Settled
 from scheduler.model.queue_requests import (
     PLAIN,
     SUSPECT_AFTER,
+    Adoption,
     Claim,
     ClaimPosition,
     ClaimRequest,
@@ -61,6 +62,7 @@ Place = tuple[str | None, int | None]  # host and pid of an agent
 IN_HAND = (CLAIMED, RUNNING)
 NOWHERE: Place = (None, None)
 PIECE = 2  # edges of one statement
+MOST_KEPT = 100  # entries of one statement
 
 
 @dataclass(slots=True, eq=False)
@@ -180,6 +182,10 @@ class Row:
         """Return what query `end_and_claim` gives as `more`."""
         if not (self.msq or self.timeout is not None or self.retries or self.failures or self.rescued or unread):
             return PLAIN if self.line is None else Rules(submitter=self.submitter)
+        return self.details(unread)
+
+    def details(self, unread: bool = False) -> Rules:
+        """Return all that the daemon needs beside its parameter."""
         return Rules(
             submitter=self.submitter,
             msq=self.msq, runonpfile=self.runonpfile, key=self.key, tolerate=self.tolerate, repeat=self.repeat,
@@ -203,6 +209,16 @@ class Recovery:
     jobs: dict[int, tuple[str, float, int]] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
+class Kept:
+    """A row of drover.detached: where a host keeps an attempt of a job."""
+
+    host: str
+    spool: str
+    since: float
+    turn: int = 0
+
+
 class Database:
     """The tables, and who owns the group."""
 
@@ -211,6 +227,7 @@ class Database:
         self.open: dict[int, Row] = {}  # not terminal
         self.hand: dict[int, Row] = {}  # claimed, if only by a record, or running
         self.noted: list[tuple[str, list[int], float]] = []  # drover.in_hand: where a rescue looks
+        self.detached: dict[tuple[int, int], Kept] = {}  # by job and attempt
         self.queued: dict[tuple[str, str, str], dict[int, Row]] = {}
         self.group_owner: str | None = None
         self.lease_until = 0.0
@@ -501,13 +518,61 @@ class Database:
     def mark(self, owner: str, mark: Mark, now: float) -> frozenset[int]:
         """Show in rows that they are in hand; return those that were ours."""
         ours = set()
-        for pk, attempt, state, age, *place, _spool in mark.rows:
+        for pk, attempt, state, age, *place, spool in mark.rows:
             if (row := self.owned(owner, pk, attempt)) is not None:
                 ours.add(pk)
                 row.place_of_work = tuple(place)
                 row.text = IN_PROGRESS if row.state == QUEUED else row.text
                 self.write(row, attempt, state, now - age * 1e-6, owner, now)
+                if spool is not None:
+                    self._keep(pk, attempt, place[0], spool, now)
         return frozenset(ours)
+
+    # ---- detached jobs
+
+    def _keep(self, pk: int, attempt: int, host: str, spool: str, now: float) -> None:
+        """A host is to keep an attempt from now on."""
+        kept = self.detached.setdefault((pk, attempt), Kept(host, spool, now))
+        kept.host, kept.spool = host, spool
+
+    def runs_detached(self, row: Row) -> bool:
+        """Return whether a row that runs is kept by a host: a rescue leaves it alone."""
+        return row.state == RUNNING and (row.pk, row.attempt) in self.detached
+
+    def adopt(self, owner: str, live: Container[int], age: float, types: Container[str], now: float) -> list[Adoption]:
+        """Take over detached jobs that run and that the owner of the group does not have in hand."""
+        if self.group_owner != owner:
+            return []
+        lost = [
+            (self.rows[pk], kept) for (pk, attempt), kept in sorted(self.detached.items())
+            if self.runs_detached(row := self.rows[pk]) and row.attempt == attempt and row.type in types
+            and pk not in live and (row.owner != owner or kept.since < now - age) and not self.locked_of([pk], now)
+        ]  # fmt: skip
+        return [self._adopt(owner, row, kept, now) for row, kept in lost]
+
+    def _adopt(self, owner: str, row: Row, kept: Kept, now: float) -> Adoption:
+        kept.turn += 1
+        row.owner = owner
+        request = ClaimRequest(row.type, row.queue, row.host, False, 1)
+        claim = Claim(row.pk, row.attempt, row.args, row.rank.encode(), request, row.details(), True)
+        wanted = {None: "", FAILED: "kill", CANCELLED: "cancel by hand"}[row.wanted]
+        return Adoption(claim, kept.host, kept.spool, kept.turn, wanted, now - (row.start or now))
+
+    def read_kept(self) -> list[tuple[str, str, int, int]]:
+        """Return what hosts may still keep of jobs that do not run any more: host, spool, job, attempt."""
+        kept = [(each.host, each.spool, *key) for key, each in self.detached.items() if not self._keeps(*key)]
+        return sorted(kept)[:MOST_KEPT]
+
+    def _keeps(self, pk: int, attempt: int) -> bool:
+        row = self.rows.get(pk)
+        return row is not None and row.state == RUNNING and row.attempt == attempt
+
+    def forget_kept(self, gone: Iterable[tuple[int, int]], left: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Forget what a host does not keep any more; return which others that it keeps are known for no job."""
+        known = set(self.detached)
+        for key in gone:
+            self.detached.pop(key, None)
+        return [key for key in left if key not in known]
 
     def locked_of(self, pks: Iterable[int], now: float) -> frozenset[int]:
         """Return those that somebody else keeps locked."""
@@ -576,6 +641,7 @@ class Database:
                 noted.setdefault(pk, []).append((who, at))
         hand = [row for row in self.hand.values() if row.pk in noted]
         lost = [row for row in hand if _is_lost(row, noted[row.pk], owner, live, now - age)]
+        lost = [row for row in lost if not self.runs_detached(row)]
         parents = []
         for row in lost:
             row.rescued += 1

@@ -10,6 +10,7 @@ from scheduler.model.queue_requests import SUSPECT_AFTER
 from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED, LeaseState, ProgramEvent
 from tests.sim import configs, invariants
 from tests.sim.database import Edge, Row
+from tests.sim.keepers import Attached
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,10 @@ def act(sim: "Sim") -> None:
         return
     weights = {do: weight for do, weight in ACTS.items() if do not in sim.never}
     weights |= {do: 30.0 for do in ACTS if do.__name__ in sim.often}
+    if configs.has_canaries(sim.seed):
+        weights[replace_program] = 8.0  # more seldom than trials end
+    if configs.has_detached(sim.seed):
+        weights |= {kill_daemon: 5.0, stop_daemon: 2.0, cut_link: 5.0, usurp: 3.0, lose_detached: 5.0}
     (do,) = sim.rng.choices(list(weights), list(weights.values()))
     sim.note(do.__name__)
     do(sim)
@@ -300,6 +305,18 @@ def cut_link(sim: "Sim") -> None:
     reached = [name for name, is_up in daemon.links.items() if is_up]
     if daemon.is_alive and reached:
         daemon.cut_link(sim.rng.choice(reached))
+
+
+def lose_detached(sim: "Sim") -> None:
+    """A host with detached jobs is started again, or a process that is attached to one is killed."""
+    live = sim.spools.live
+    if live and sim.chance(0.3):
+        sim.spools.lose(sim.rng.choice(live).host)
+        return
+    daemon = sim.daemon
+    attached = [each for each in daemon.processes.values() if isinstance(each, Attached) and each.is_born]
+    if daemon.is_alive and attached:
+        sim.rng.choice(attached).let_go()
 
 
 def usurp(sim: "Sim") -> None:

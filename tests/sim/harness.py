@@ -7,7 +7,7 @@ a lost connection compares rows with memory before anything else is asked. It de
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import attrs
 
@@ -24,8 +24,9 @@ from scheduler.policy.slots import Slot
 from tests.sim import invariants
 from tests.sim.agents import Process, read_item
 from tests.sim.broken import Broken
-from tests.sim.configs import has_canaries
+from tests.sim.configs import has_canaries, has_detached
 from tests.sim.database import Row
+from tests.sim.keepers import Attached
 from tests.sim.queries import Cursor
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 STARTS_S = 5.0  # between two looks for jobs that cannot start
 HOLD_S = 5.0  # for what is under way to end before another program takes over
 HOLD_LOOK_S = 0.05
+AGAIN_S = 15.0  # until a host is asked again to release what it keeps
+SITE: Final = "site"
 OWN_AGE = 10.0  # a row of ours that is this old and not in memory was lost on its way
 
 
@@ -65,7 +68,7 @@ class Daemon:
         self.owner = sim.new_owner()
         self.is_alive = True
         self.has_exited = False
-        self.processes: dict[int, Process] = {}
+        self.processes: dict[int, Process | Attached] = {}
         self.links: dict[str, bool] = {}  # hosts that have to be reached, and whether they are
         self.up_since: dict[str, float] = {}  # hosts that were reached, since when
         self.sees_since = sim.now  # that it serves, and its watch connection is up
@@ -78,7 +81,9 @@ class Daemon:
         self.is_watching = True
         self.watch_losses = 0
         self.woken_in_flight = 0  # wake-ups on their way
-        self.due_at = self.rescan_at = self.check_at = self.starts_at = float("inf")
+        self.due_at = self.rescan_at = self.check_at = self.starts_at = self.find_at = float("inf")
+        self.is_one_lost = False  # a detached job that was in hand
+        self.removed: list[tuple[int, int]] = []  # what hosts have released, and the database does not know yet
         self.written = invariants.Written()
         self.lease.connected(sim.now)
         self._find_programs()
@@ -87,6 +92,7 @@ class Daemon:
             e.Expand: self._expand, e.Fetch: self._fetch, e.CloseQuery: self._close,
             e.FindNextDue: lambda c: self.look_due(), e.Exit: lambda c: self._exit(), e.LogMessage: self._say,
             e.ReleaseGroup: lambda c: self._give_up(), e.RenewLease: lambda c: self.lease.renew(self.sim.now),
+            e.LetGo: self._let_go, e.FindDetached: lambda c: self._find_detached_in(c.seconds),
             e.Signal: self._signal, e.RunStatement: lambda c: None, e.Echo: lambda c: None, e.JobEnded: lambda c: None,
         }  # fmt: skip
 
@@ -112,7 +118,9 @@ class Daemon:
         is_serving = self.lease.state is LeaseState.SERVING
         if is_serving and self.core.has_start_policies and self.starts_at == float("inf"):
             self.starts_at = self.sim.now
-        watch = min(self.lease.next_deadline(), self.due_at, self.rescan_at, self.check_at, self.starts_at)
+        watch = min(
+            self.lease.next_deadline(), self.due_at, self.rescan_at, self.check_at, self.starts_at, self.find_at
+        )
         return min(self.core.next_deadline(), watch if self.is_watching else float("inf"))
 
     def tick(self) -> None:
@@ -151,6 +159,8 @@ class Daemon:
         if "impossible" in say.text:
             raise Broken("nothing_impossible_happens", say.text)
         self.sim.note(say.text)
+        if "program" in say.text:
+            invariants.worse_programs_are_not_followed(self.sim, say.text)
 
     def _exit(self) -> None:
         self.sim.note("Exit")
@@ -167,7 +177,10 @@ class Daemon:
     def _assert_nothing_left(self) -> None:
         if any(process.alive for process in self.processes.values()):
             raise Broken("exit_leaves_nothing", "a process lives at the exit")
-        mine = [row.pk for row in self.sim.database.hand.values() if row.holder == self.owner]
+        database = self.sim.database
+        mine = [
+            row.pk for row in database.hand.values() if row.holder == self.owner and not database.runs_detached(row)
+        ]
         if mine and self.is_queue_up and self._is_owner():
             raise Broken("exit_leaves_nothing", f"rows {mine} are still ours at the exit")
 
@@ -232,7 +245,7 @@ class Daemon:
         kind = self.config.agents[spawn.type]
         invariants.respawns_are_limited(self.sim, slot)
         invariants.new_programs_have_one_slot(self.sim, spawn)
-        if slot.job is not None:
+        if slot.job is not None and (spawn.keeper is None or spawn.keeper.verb == "start"):
             self.sim.began(slot, slot.item.line)
         if self.sim.chance(self.sim.nature_of(spawn.type).stillborn):
             told = e.NotCreated(spawn.slot, "no such program", code=127)
@@ -241,7 +254,11 @@ class Daemon:
         if self.links.get(spawn.host) is False:
             self._refuse(spawn)
             return
-        process = Process(self, spawn, kind, self.sim.new_pid())
+        process: Process | Attached = (
+            Process(self, spawn, kind, self.sim.new_pid())
+            if spawn.keeper is None
+            else Attached(self, spawn, kind.command, self.sim.new_pid())
+        )
         self.processes[spawn.slot] = process
         self._sometimes_later(self._created, process)
 
@@ -251,7 +268,7 @@ class Daemon:
         else:
             call(*args)
 
-    def _created(self, process: Process) -> None:
+    def _created(self, process: Process | Attached) -> None:
         if self.processes.get(process.slot) is not process:
             return  # it was lost on its way
         process.is_born = True
@@ -267,7 +284,7 @@ class Daemon:
         if process is not None and process.heard:
             self._give(process, slot, send.data)
 
-    def _give(self, process: Process, slot: Any, data: bytes) -> None:
+    def _give(self, process: Process | Attached, slot: Any, data: bytes) -> None:
         if slot.job is not None:
             for line in data.splitlines(keepends=True):
                 self.sim.began(slot, line)
@@ -288,6 +305,10 @@ class Daemon:
         if process is not None and process.is_born and self.sim.chance(0.7):  # the others ignore it
             process.die(None, "SIGTERM")
 
+    def _let_go(self, order: e.LetGo) -> None:
+        if isinstance(process := self.processes.get(order.slot), Attached):
+            self.later(0.01 * self.sim.rng.random(), process.let_go)
+
     def lied(self, process: Process) -> None:
         """An agent is about to say OK to what it has not done."""
         slot = self.core.state.slots.all[process.slot]
@@ -299,6 +320,8 @@ class Daemon:
         """An agent has printed something; `done` is the item it says OK to."""
         slot = self.core.state.slots.all[process.slot]
         self.sim.note(("hear", process.slot, text))
+        if done is not None and process.has_failed and slot.wanted is not DIE and not slot.is_second_try:
+            self.sim.memory.failures[slot.pool.name, slot.program] += 1
         answer = self._tried_again(slot, lambda: self.core.agent_output(process.slot, text, self.sim.now))
         if done is not None and slot.wanted is DIE:
             self.sim.disrupt(done[0])  # it was done, and nobody believes it
@@ -309,6 +332,20 @@ class Daemon:
         """An exec agent has printed something."""
         if process.heard:
             self.core.exec_output(process.slot, stream, data, self.sim.now)
+
+    def captured_line(self, process: Attached, line: bytes) -> None:
+        """A process has said which keeper it is attached to."""
+        if self.processes.get(process.slot) is process:
+            self.core.exec_output(process.slot, "out", line, self.sim.now)
+
+    def detached(self, process: Attached, end: e.Gone) -> None:
+        """A process that was attached to a detached job is gone."""
+        self.later(0.005 * self.sim.rng.random(), self._detached, process, end)
+
+    def _detached(self, process: Attached, end: e.Gone) -> None:
+        if self.processes.get(process.slot) is process:
+            del self.processes[process.slot]
+            self.tell(end)
 
     def ended(self, process: Process, code: int | None, signal: str | None) -> None:
         """A process is dead; it is gone when its output is read."""
@@ -382,7 +419,8 @@ class Daemon:
         if spawn.slot in self.refused:
             raise Broken("lost_hosts_are_left_alone", f"slot {spawn.slot} starts again and again on {spawn.host}")
         self.refused.add(spawn.slot)
-        self._lose_item(spawn.slot)
+        if spawn.keeper is None:
+            self._lose_item(spawn.slot)
         self.later(0.1 * self.sim.rng.random(), self.tell, e.NotCreated(spawn.slot, "cut", lost=True))
 
     def cut_link(self, name: str) -> None:
@@ -394,10 +432,13 @@ class Daemon:
         self.tell(e.HostDown(name, "cut", seconds))
         self.later(seconds, self._link_up, name)
 
-    def _lose(self, process: Process) -> None:
-        self._lose_item(process.slot)
+    def _lose(self, process: Process | Attached) -> None:
+        if isinstance(process, Process):
+            self._lose_item(process.slot)
         self.sim.not_tried(self.core.state.slots.all[process.slot])
         process.vanish()
+        if isinstance(process, Attached) and not process.is_born:
+            process.begin()  # it may come to the host all the same
         del self.processes[process.slot]
         if process.is_born:
             self.tell(e.Gone(process.slot, lost=True))
@@ -572,17 +613,53 @@ class Daemon:
             live, losses = self.core.live_rows(), self.watch_losses
             self.later(self.sim.watch_delay(), self._lease_effect, statement, self.owner, live, losses)
         if self.lease.state is not LeaseState.SERVING:
-            self.due_at = self.rescan_at = self.check_at = self.starts_at = float("inf")
+            self.due_at = self.rescan_at = self.check_at = self.starts_at = self.find_at = float("inf")
             return
         self._write_trials()
         if self.starts_at <= now:
             self._stop_unstartable(now)
         if self.check_at <= now:
             self._check_conditions(now)
+        if self.find_at <= now:
+            self._find_detached(now)
         if self.due_at <= now:
             self._look_due(now)
         if self.rescan_at <= now:
             self._rescan(now)
+
+    def _find_detached_in(self, seconds: float) -> None:
+        if self.lease.state is LeaseState.SERVING:
+            self.is_one_lost = True
+            self.find_at = min(self.find_at, self.sim.now + seconds)
+
+    def _find_detached(self, now: float) -> None:
+        """Adopt detached jobs that are not in hand, and have hosts release what no job is for."""
+        database = self.sim.database
+        self.find_at = now + OWN_AGE + 1 if self.is_one_lost else float("inf")
+        self.is_one_lost = False
+        self.later(self.sim.watch_delay(), self._adopted, self._adoptions(OWN_AGE), self.owner, self.watch_losses)
+        removed, self.removed = self.removed, []
+        database.forget_kept(removed, ())
+        kept = database.read_kept()
+        for host, _, pk, attempt in kept:
+            if host in self.config.hosts and self.links.get(host, True):
+                self.later(self.sim.rng.random(), self._release, host, pk, attempt)
+        if kept:
+            self.find_at = min(self.find_at, now + AGAIN_S)
+
+    def _adoptions(self, age: float) -> list[r.Adoption]:
+        types = [name for name, kind in self.config.agents.items() if kind.detached]
+        return self.sim.database.adopt(self.owner, self.core.live_rows(), age, types, self.sim.now) if types else []
+
+    def _adopted(self, jobs: list[r.Adoption], owner: str, losses: int) -> None:
+        if (owner, losses) == (self.owner, self.watch_losses):
+            self.tell(e.Adopted(SITE, "/spool", jobs))
+
+    def _release(self, host: str, pk: int, attempt: int) -> None:
+        if self.links.get(host, True):
+            self.sim.spools.release(host, pk, attempt)
+            self.removed.append((pk, attempt))
+            self.find_at = min(self.find_at, self.sim.now + 0.2)
 
     def _look_due(self, now: float) -> None:
         released, parents, seconds = self.sim.database.due(now)
@@ -624,6 +701,7 @@ class Daemon:
 
     def _rescan(self, now: float) -> None:
         self.rescan_at = now + self.config.scheduler.rescan
+        self.find_at = now if has_detached(self.sim.seed) else float("inf")
         self.core.settle(self.sim.database.unsettled())
         self.look_due()
         count, parents = self.sim.database.rescue(self.owner, self.core.live_rows(), OWN_AGE, now)
@@ -671,6 +749,9 @@ class Daemon:
 
     def _rescued(self, parents: list[int]) -> None:
         self.core.settle(parents)
+        if has_detached(self.sim.seed):
+            self.tell(e.Adopted(SITE, "/spool", self._adoptions(0.0)))
+            self.find_at = self.sim.now
         self.lease.rescued(self.sim.now)
         self.tell(e.Serve(self.lease.until))
         self.tell(e.Woken())

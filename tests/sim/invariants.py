@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
+from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
 from scheduler.model import events as e
@@ -44,8 +45,14 @@ from tests.sim.database import IN_HAND, STAFF, Row
 
 if TYPE_CHECKING:
     from tests.sim.agents import Process
+    from tests.sim.keepers import Attached, Entry
     from tests.sim.world import Sim
 
+TRIED: Final = re.compile(r"agent type (\w+): .*program (\d+) is tried in one slot")
+PASSED: Final = re.compile(
+    r"agent type (\w+): the new program (\d+) passed its trial, (\d+) of (\d+) failed, "
+    r"of the program in use (\d+) of (\d+)"
+)
 MOST_TICKS: Final = 50  # at one instant
 FEW_ITEMS: Final = 1  # that an agent finishes before it gets lines ahead
 TOLERANCE_S: Final = 0.001
@@ -62,8 +69,10 @@ class Memory:
         self.drained_at = NEVER
         self.filtered = (0, -NEVER)  # the step and the instant in which a host began to take other jobs than before
         self.stillborn: dict[int, list[float]] = {}  # slot -> births of processes that never said OK
+        self.failures: Counter[tuple[str, str]] = Counter()  # items that a program on trial said FAIL to
         self.quotas: dict[tuple[Quota, str | None], int] = {}  # in hand of each, and submitter
         self.starts: dict[tuple[str, str, str], list[float]] = {}  # by owner, queue with a rate limit, and submitter
+        self.ahead: dict[tuple[int, int, str], tuple[list[float], float]] = {}  # where the start of a job is noted
         self.limits: dict[str, int | None] = {}  # of queues, when what was claimed last was asked for
 
 
@@ -129,6 +138,8 @@ def books_are_right(world: State) -> None:
                 broken("second_tries_are_alone", f"slot {slot.number} has lines behind that of {slot.item}")
             if world.jobs.get(job.pk) is job:
                 in_flight[job.pk] = in_flight.get(job.pk, 0) + 1
+    for pk in world.keepers.waiting:
+        in_flight[pk] = in_flight.get(pk, 0) + 1  # its command has it
     for host in world.hosts.values():
         if host.used != used.get(host, 0) or host.leaving != leaving.get(host, 0):
             broken(
@@ -252,20 +263,32 @@ def deadlines_are_set(world: State) -> None:
             broken("deadlines_are_set", f"slot {slot.number} works without its deadline")
 
 
+def adopters(world: State) -> set[Slot]:
+    """Return the slots of adopted jobs, which need no place of their host."""
+    return {slot for slot, keeper in world.keepers.attached.items() if keeper.verb == "adopt"}
+
+
+def adoptees(world: State) -> set[Job]:
+    """Return the adopted jobs, which no limit holds up."""
+    waiting = {job for job, _, _ in world.keepers.waiting.values()}
+    return waiting | {slot.job for slot in adopters(world) if slot.job is not None}
+
+
 def limits_change(sim: "Sim", world: State) -> None:
     """Note what began earlier in this turn, by the limits of then."""
-    plain = _plain(world)
-    for host in world.hosts.values():
-        sim.memory.used |= {host.name: host.used, "plain " + host.name: plain[host.name]}
+    agents, plain = _agents(world), _plain(world)
+    for name in world.hosts:
+        sim.memory.used |= {name: agents[name], "plain " + name: plain[name]}
 
 
 def hosts_keep_their_limits(sim: "Sim", world: State) -> None:
     """More agents than the maximum are never started; `urgent` more only for urgent work."""
-    before = sim.memory.used
+    agents, before = _agents(world), sim.memory.used
     for host in world.hosts.values():
-        if host.max != UNLIMITED and host.used > before.get(host.name, 0) and host.used > host.max + host.urgent:
+        count = agents[host.name]
+        if host.max != UNLIMITED and count > before.get(host.name, 0) and host.used > host.max + host.urgent:
             broken("hosts_keep_their_limits", f"host {host.name} has {host.used} of {host.max}+{host.urgent}")
-        before[host.name] = host.used
+        before[host.name] = count
 
 
 def urgent_places_are_for_urgent_work(sim: "Sim", world: State) -> None:
@@ -278,20 +301,29 @@ def urgent_places_are_for_urgent_work(sim: "Sim", world: State) -> None:
         before[label] = count
 
 
+def _agents(world: State) -> Counter[str]:
+    """Return how many agents each host has beside those of adopted jobs."""
+    adopted = Counter(slot.host.name for slot in adopters(world))
+    return Counter({host.name: host.used - adopted[host.name] for host in world.hosts.values()})
+
+
 def _plain(world: State) -> Counter[str]:
-    """Return how many agents of each host work at what is not urgent."""
-    working = (s for s in world.slots.all if s.job is not None and s.state != ST_FREEING)
+    """Return how many of these work at what is not urgent."""
+    adopted = adopters(world)
+    working = (s for s in world.slots.all if s.job is not None and s.state != ST_FREEING and s not in adopted)
     return Counter(s.host.name for s in working if s.job is not None and not s.job.is_urgent)
 
 
 def queues_keep_their_limits(sim: "Sim", world: State) -> None:
     """Jobs in hand of a queue are counted right and never grow beyond its concurrency."""
     in_hand = Counter(job.queue for job in world.jobs.values())
+    adopted = Counter(job.queue for job in adoptees(world))
     before = sim.memory.used
     for queue in world.queues.values():
         count, label = in_hand[queue.name], "queue " + queue.name
         if queue.in_hand != count:
             broken("queues_keep_their_limits", f"queue {queue.name}: {queue.in_hand} in hand of {count}")
+        count -= adopted[queue.name]  # they ran already, whatever was claimed meanwhile
         limits = (queue.concurrency, sim.memory.limits.get(queue.name))
         if count > before.get(label, 0) and all(limit is not None and count > limit for limit in limits):
             broken("queues_keep_their_limits", f"queue {queue.name}: {count} in hand, {limits} allowed")
@@ -304,8 +336,10 @@ def quotas_keep_their_limits(sim: "Sim", world: State) -> None:
     counted = Counter(key for job in world.jobs.values() for key in job.quotas)
     if counted != +world.quotas.in_hand:
         broken("quotas_keep_their_limits", f"counted are {world.quotas.in_hand}, in hand {counted}")
+    adopted = adoptees(world)
     for quota in world.quotas.all:
-        rows = [sim.database.rows[job.pk] for job in world.jobs.values() if job.verdict is None or job.started]
+        jobs = [job for job in world.jobs.values() if (job.verdict is None or job.started) and job not in adopted]
+        rows = [sim.database.rows[job.pk] for job in jobs]
         fit = [
             row for row in rows
             if quota.queue in ("", row.queue) and quota.host in ("", row.host)
@@ -340,7 +374,7 @@ def rows_are_memory(sim: "Sim") -> None:
     daemon, database = sim.daemon, sim.database
     live: set[int] | None = None
     for row in database.hand.values():
-        if row.holder != daemon.owner or row.pk in daemon.core.state.jobs:
+        if row.holder != daemon.owner or row.pk in daemon.core.state.jobs or database.runs_detached(row):
             continue
         if live is None:
             pending = daemon.core.state.outbox.pending()
@@ -389,6 +423,8 @@ def rows_say_where_they_run(sim: "Sim", world: State) -> None:
             continue
         if slot in world.begun_slots or job.pk in outbox.marks or job.pk in outbox.saves:
             continue
+        if slot in world.keepers.first_lines:  # it is attached, and has not said yet to which keeper
+            continue
         row = sim.database.owned(daemon.owner, job.pk, job.attempt)
         if row is not None and row.state == RUNNING and row.place_of_work != (slot.host.name, slot.pid):
             broken("rows_say_where_they_run", f"job {job.pk} is at {slot.where}, its row says {row.place_of_work}")
@@ -433,10 +469,10 @@ def no_wake_up_is_lost(sim: "Sim", world: State) -> None:
 
 
 def what_is_in_hand_is_noted(sim: "Sim") -> None:
-    """A rescue looks only where drover.in_hand points to."""
+    """A rescue looks only where drover.in_hand points to; detached jobs that run are found in drover.detached."""
     noted = {pk for _, pks, _ in sim.database.noted for pk in pks}
-    if lost := sim.database.hand.keys() - noted:
-        broken("what_is_in_hand_is_noted", f"nobody would find {sorted(lost)}")
+    if lost := [pk for pk, row in sim.database.hand.items() if pk not in noted and not sim.database.runs_detached(row)]:
+        broken("what_is_in_hand_is_noted", f"nobody would find {lost}")
 
 
 def leases_are_single(sim: "Sim") -> None:
@@ -494,10 +530,19 @@ def rates_are_kept(sim: "Sim", slot: Slot, job: Job) -> None:
     for most, value in ((limit.rate, ""), (limit.each, "=" + row.submitter)):
         starts = sim.memory.starts.setdefault((sim.daemon.owner, job.queue, value), [])
         starts.append(slot.assigned_at)
+        sim.memory.ahead[job.pk, job.attempt, value] = starts, slot.assigned_at
         starts.sort()
         found = [(a, b) for a, b in zip(starts, starts[most:], strict=False) if b - a < limit.interval - TOLERANCE_S]
         if most and found:
             broken("rates_are_kept", f"queue {job.queue} {value}: more than {most} starts from {found[0]}")
+
+
+def never_started(sim: "Sim", job: Job) -> None:
+    """Count no start of a job whose line was sent ahead to an agent that died before it came to it."""
+    for value in ("", "=" + sim.database.rows[job.pk].submitter):
+        starts, at = sim.memory.ahead.pop((job.pk, job.attempt, value), ([], 0.0))
+        if at in starts:
+            starts.remove(at)
 
 
 def work_begins_where_it_is_configured(sim: "Sim", slot: Slot, job: Job) -> None:
@@ -514,7 +559,7 @@ def work_begins_where_it_is_configured(sim: "Sim", slot: Slot, job: Job) -> None
         broken("filters_hold", f"job {job.pk} of queue {row.queue}, priority {row.letter}, begins on {slot.host.name}")
 
 
-def old_programs_get_nothing(sim: "Sim", process: "Process", slot: Slot) -> None:
+def old_programs_get_nothing(sim: "Sim", process: "Process | Attached", slot: Slot) -> None:
     """An agent that would be started otherwise now gets no more lines."""
     if process.command != sim.daemon.config.agents[slot.pool.name].command:
         broken("old_programs_get_nothing", f"slot {slot.number} is still {process.command}")
@@ -528,6 +573,8 @@ def new_programs_have_one_slot(sim: "Sim", spawn: e.Spawn) -> None:
     canary, name = sim.daemon.core.state.pools[spawn.type].canary, "new_programs_have_one_slot"
     if canary is None or not spawn.program or spawn.program == canary.used.program:
         return
+    if sim.daemon.core.state.slots.all[spawn.slot].wanted is FINISH:
+        return  # the trial has ended since it was to be started: it is dismissed
     if not canary.is_on_trial or canary.new is None or canary.new.program != spawn.program:
         broken(name, f"slot {spawn.slot} starts program {spawn.program} of {spawn.type}, which is not on trial")
     slots = [slot for slot in sim.daemon.core.state.pools[spawn.type].slots if slot.record is canary.new]
@@ -535,7 +582,19 @@ def new_programs_have_one_slot(sim: "Sim", spawn: e.Spawn) -> None:
         broken(name, f"slots {[slot.number for slot in slots]} have program {spawn.program} of {spawn.type}")
 
 
-def lines_ahead_are_of_fast_agents(sim: "Sim", process: "Process", slot: Slot, lines: int) -> None:
+def worse_programs_are_not_followed(sim: "Sim", told: str) -> None:
+    """A new program that passes has failed no more items than chance allows: the expected number and two deviations."""
+    if found := TRIED.search(told):
+        sim.memory.failures[found[1], found[2]] = 0
+    if found := PASSED.search(told):
+        failed, items, before, of = map(int, found.groups()[2:])
+        expected = before * items / of if of else 0.0
+        seen = sim.memory.failures[found[1], found[2]]
+        if max(failed, seen) > expected + 2 * sqrt(expected) + TOLERANCE_S:
+            broken("worse_programs_are_not_followed", f"{told}; {seen} were seen to fail")
+
+
+def lines_ahead_are_of_fast_agents(sim: "Sim", process: "Process | Attached", slot: Slot, lines: int) -> None:
     """Where that is left to us only an agent that is fast gets lines ahead, and while no other one is slow."""
     name, ahead = "lines_ahead_are_of_fast_agents", min(lines, len(slot.prefetched or ()))
     if not ahead or slot.pool.kind.window != AUTO or process.is_liar:
@@ -580,6 +639,13 @@ def nothing_begins_twice(sim: "Sim", job: Job) -> None:
     if (job.pk, job.attempt) in sim.begun:
         broken("nothing_begins_twice", f"job {job.pk} attempt {job.attempt}")
     sim.begun.add((job.pk, job.attempt))
+
+
+def commands_are_alone(sim: "Sim", entry: "Entry") -> None:
+    """A detached command never begins beside another of its job, whatever became of its daemon."""
+    if others := [each for each in sim.spools.live if each.pk == entry.pk]:
+        told = ", ".join(f"{each.attempt} on {each.host}" for each in (*others, entry))
+        broken("commands_are_alone", f"job {entry.pk} runs as attempts {told}")
 
 
 def second_tries_are_alone(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
@@ -654,12 +720,22 @@ def job_ends_rightly(sim: "Sim", row: Row) -> None:
         broken("commands_are_kept", f"job {row.pk} was to be {row.wanted} and is {row.state}")
     if row.was_lied_about:
         return
+    if row.state == DONE and (row.pk, row.attempt) in sim.database.detached:
+        ends_are_those_of_commands(sim, row)
     if row.state == DONE and not row.msq and not row.done:
         broken("done_means_worked", f"job {row.pk} is done, and no agent did it")
     if row.state == DONE and row.msq:
         query_ends_rightly(sim, row)
     if row.state == FAILED and row.text is None:
         broken("failed_says_why", f"job {row.pk}")
+
+
+def ends_are_those_of_commands(sim: "Sim", row: Row) -> None:
+    """A detached job is done if the command of its attempt exited with 0, and that was collected."""
+    host = sim.database.detached[row.pk, row.attempt].host
+    entry = sim.spools.entries.get((host, row.pk), {}).get(row.attempt)
+    if entry is None or entry.end != (0, None):
+        broken("ends_are_those_of_commands", f"job {row.pk} is done, its command has ended with {entry and entry.end}")
 
 
 def query_ends_rightly(sim: "Sim", row: Row) -> None:
@@ -702,7 +778,7 @@ def what_is_wanted_is_on_its_way(world: State, row: Row) -> None:
 
 def all_ended(sim: "Sim") -> bool:
     """Return whether every row has ended that can."""
-    return all(is_excused(row) for row in sim.database.open.values())
+    return all(is_excused(row) for row in sim.database.open.values()) and not sim.spools.live
 
 
 def is_excused(row: Row) -> bool:
@@ -717,3 +793,6 @@ def everything_ends(sim: "Sim") -> None:
     if left:
         told = ", ".join(f"{r.pk} {r.type} {r.queue} {r.host!r} {r.state} unmet {r.unmet}" for r in left[:8])
         broken("everything_ends", f"{len(left)} jobs at {sim.now:.0f} s after {sim.steps} steps: {told}")
+    if live := sim.spools.live:
+        told = ", ".join(f"{each.pk}.{each.attempt} on {each.host}" for each in live)
+        broken("everything_ends", f"all jobs have ended, and commands run: {told}")

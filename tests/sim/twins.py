@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from scheduler.daemon.commands import text_of
 from scheduler.daemon.condition_checks import read_condition, statement_of
+from scheduler.daemon.detached_jobs import read_adoption
 from scheduler.drivers import queue
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import QueueConnection
@@ -18,6 +20,8 @@ from scheduler.drivers.sql import Failure, Query, load
 from scheduler.model.config import AgentType
 from scheduler.model.events import EndedAndClaimed, Event, LockedFound, Saved, Settled
 from scheduler.model.queue_requests import (
+    SUSPECT_AFTER,
+    Adoption,
     Claim,
     ClaimRequest,
     End,
@@ -35,7 +39,7 @@ from scheduler.policy.conditions import Condition, Fail, Policy, Release, Step, 
 from tests.connection_tools import QUERIES, ask, opened, rows_of, run
 from tests.loop_tools import turn_until
 from tests.queue_tools import quiet
-from tests.sim.database import Database, Edge, Recovery, Row
+from tests.sim.database import Database, Edge, Kept, Recovery, Row
 
 T = TypeVar("T")
 TICK: Final = 0.001  # seconds from one statement to the next: what is queued later stands behind
@@ -98,13 +102,17 @@ select recovery_condition, recovery_tries, recovery_came, round(extract(epoch fr
        (select string_agg(blocked_jq_fk::text, ',' order by blocked_rank, blocked_queued, blocked_jq_fk)
           from drover.blocked where blocked_recovery = recovery_pk)
   from drover.recovery order by 1
+
+-- name: detached
+select det_jq_fk, det_attempt, det_host, det_spool, det_turn, round(extract(epoch from det_since - now()), 3)
+  from drover.detached order by 1, 2
 """)
 
 
 # tables whose instants time moves
 MOVED: Final = (
     "drover.jobqueue", "drover.claimable", "drover.in_hand", "drover.scheduler_group", "drover.recovery",
-    "drover.blocked",
+    "drover.blocked", "drover.detached",
 )  # fmt: skip
 POLICY: Final = Policy(steps=((2, 15.0), (0, 40.0)), at_once=2)
 
@@ -162,6 +170,9 @@ class Twins:
         real = [tuple(cell and cell.decode() for cell in cells) for cells in self._ask(OURS["conditions"])]
         listed = sorted(self.fake.conditions.values(), key=lambda each: each.name)
         _same("conditions", [self._seen_condition(each) for each in listed], real)
+        real = [tuple(cell and cell.decode() for cell in cells) for cells in self._ask(OURS["detached"])]
+        kept = sorted(self.fake.detached.items())
+        _same("detached", [self._seen_kept(*key, each) for key, each in kept], real)
 
     # ---- statements
 
@@ -304,6 +315,36 @@ class Twins:
             _same("rescued", (fake[0], sorted(fake[1])), (int(count or 0), _numbers(parents)))
         self.settle(_numbers(parents))
 
+    # ---- detached jobs
+
+    def adopt(self, owner: str, live: Sequence[int], age: float, types: Sequence[str]) -> list[Adoption]:
+        """Take over detached jobs that are not in hand."""
+        with self.instant():
+            values = {"owner": owner, "group": "default", "live": live, "age": age, "types": types}
+            rows = self._ask(self.queries["adopt"], **values, guarded=[], unread=SUSPECT_AFTER, schedinfo="here.7")
+            fake = self.fake.adopt(owner, live, age, types, self.now)
+            _same("adopted", [_rounded_age(each) for each in fake], [_rounded_age(read_adoption(row)) for row in rows])
+        return fake
+
+    def read_kept(self) -> list[tuple[str, str, int, int]]:
+        """Ask what hosts may still keep of jobs that do not run."""
+        with self.instant():
+            rows = self._ask(self.queries["read_kept"], group="default")
+            fake = self.fake.read_kept()
+            real = [(text_of(host), text_of(spool), _number(pk), _number(attempt)) for host, spool, pk, attempt in rows]
+            _same("kept", fake, real)
+        return fake
+
+    def forget_kept(self, gone: Sequence[tuple[int, int]], left: Sequence[tuple[int, int]]) -> None:
+        """Forget what hosts do not keep any more, and ask which of the others are known for no job."""
+        with self.instant():
+            rows = self._ask(
+                self.queries["forget_kept"], pks=[pk for pk, _ in gone], attempts=[attempt for _, attempt in gone],
+                left_pks=[pk for pk, _ in left], left_attempts=[attempt for _, attempt in left],
+            )  # fmt: skip
+            fake = self.fake.forget_kept(gone, left)
+            _same("strays", sorted(fake), sorted((_number(pk), _number(attempt)) for pk, attempt in rows))
+
     def unsettled(self) -> None:
         """Find ended parents that nobody settled, and settle them."""
         with self.instant():
@@ -383,6 +424,10 @@ class Twins:
         times = self._until(each.next), self._until(each.since)
         return each.name, str(each.tries), str(each.came), *times, jobs
 
+    def _seen_kept(self, pk: int, attempt: int, kept: Kept) -> tuple[str | None, ...]:
+        """Return what query `detached` shows of an attempt."""
+        return str(pk), str(attempt), kept.host, kept.spool, str(kept.turn), self._until(kept.since)
+
     def _until(self, instant: float | None) -> str | None:
         return None if instant is None else f"{instant - self.now:.3f}"
 
@@ -408,6 +453,14 @@ def _columns(row: Row, now: float) -> dict[str, object]:
 
 def _numbers(cell: bytes | None) -> list[int]:
     return sorted(map(int, cell.split(b","))) if cell else []
+
+
+def _number(cell: bytes | None) -> int:
+    return int(cell or 0)
+
+
+def _rounded_age(adoption: Adoption) -> Adoption:
+    return adoption._replace(age=round(adoption.age, 3))
 
 
 def _rounded(cell: bytes | None) -> float | None:

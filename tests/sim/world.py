@@ -22,6 +22,7 @@ from tests.sim.agents import CALM, CHARACTERS, WORSE, Character, read_item
 from tests.sim.broken import Broken
 from tests.sim.database import Database, Row
 from tests.sim.harness import Daemon
+from tests.sim.keepers import Spools
 
 HISTORY: Final = 40  # events told of a failing seed
 RATES: Final[tuple[dict[str, Any] | None, ...]] = (  # of a queue
@@ -56,14 +57,14 @@ class Sim:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._serials = dict.fromkeys(("event", "owner", "pid", "pk"), 0)
         self.often = {*often, "cut_link"} if configs.has_start_policies(seed) else often
-        self.often = {*self.often, "replace_program"} if configs.has_canaries(seed) else self.often
         self.never = {do for do in frontend.ACTS if do is not frontend.insert_some and self.chance(0.4)}
         self.faults = self.rng.choice((0.0, 0.0, 0.01, 0.05))  # of the database, a request
         self.delay = self.rng.choice((0.0005, 0.005, 0.5))  # of the database, about
         self.pace = self.rng.choice((0.05, 0.5, 5.0))  # seconds between acts of the front-end
         self.database = Database(self.ring, self._ended)
+        self.spools = Spools(self)
         self.database.policy = configs.POLICIES[seed % len(configs.POLICIES)]
-        self.config = configs.canaries(seed, configs.start_policies(seed, configs.first(self.rng)))
+        self.config = configs.by_seed(seed, configs.first(self.rng))
         self.files: Counter[str] = Counter()  # the program in the file of each type, by number
         self.natures: dict[str, Character] = {}  # of every type there ever was
         self.queue_names = ["default", "heavy", "light"]
@@ -249,7 +250,7 @@ class Sim:
 
     def reload(self, config: Config) -> None:
         """The file is another one, and the daemon is told to read it; if it is dead the next one will."""
-        config = configs.canaries(self.seed, configs.start_policies(self.seed, config))
+        config = configs.by_seed(self.seed, config)
         old, self.config = self.config, config
         if self.daemon.is_alive:
             self.daemon.pump()
@@ -381,7 +382,9 @@ class Sim:
     def not_tried(self, slot: Slot) -> None:
         """An agent dies with lines that it had not come to, as far as anybody knows."""
         for job, item, _ in slot.prefetched or ():
-            if job.query is not None and (found := read_item(item.line)) is not None:
+            if job.query is None:
+                invariants.never_started(self, job)
+            elif (found := read_item(item.line)) is not None:
                 self.tries[job.pk, job.attempt, found[1]] -= 1
 
     def _ended(self, row: Row) -> None:
