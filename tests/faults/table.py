@@ -58,8 +58,11 @@ ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "detached jobs: daemon, guardian, link, host and disk are lost": (
         f"{I}test_detached.py::test_job_goes_on_when_its_daemon_is_killed_and_is_adopted_c41",
+        f"{I}test_detached.py::test_job_goes_on_when_guardian_and_daemon_are_killed_c41",
         f"{I}test_detached.py::test_job_goes_on_when_its_connection_is_cut_c41",
+        f"{I}test_detached.py::test_start_whose_connection_is_lost_on_its_way_runs_once_c41",
         f"{I}test_detached.py::test_reboot_of_the_host_is_an_interruption_c41",
+        f"{D}test_keeper.py::test_disk_that_is_full_later_costs_output_and_not_the_exit_status_c41",
     ),
     "nobody outlives a daemon": (f"{I}test_guardian.py::test_no_process_survives_a_killed_daemon_f115",),
 }
