@@ -48,7 +48,7 @@ with items as (
    where jq_msq and jq_state = 'done'
    union all
   select jq_pk, split_part(jq_args, ' ', 1) from drover.jobqueue
-   where not jq_msq and jq_state = 'done' and jq_type in ('line', 'exec', 'free'))
+   where not jq_msq and jq_state = 'done' and jq_type in ('line', 'exec', 'free', 'kept'))
 select 'a job is done, and the ledger lacks the end of', jq_pk, token
   from items i where not exists (select from faults.ended e where e.token = i.token) order by jq_pk
 """
@@ -59,6 +59,7 @@ AGAIN: Final = """
 select count(*) filter (where jq_attempt > 1), sum(jq_rescued), sum(jq_interruptions)
   from drover.jobqueue where jq_type <> 'command'
 """
+ADOPTED: Final = "select count(*) from drover.log where log_message like 'adopted by %'"
 TWICE: Final = "select count(*) from faults.begun where attempt is not null and times > 1"
 
 
@@ -79,6 +80,8 @@ class Chaos(Soak):
         self._version = version
         self._servers = 0
         self._later: list[tuple[float, str]] = []
+        # Daemons of the previous version would begin detached jobs anew: every second seed has these, or those.
+        site.has_detached = seed % 2 == 0
         self.started: Counter[str] = Counter()
         self.reexecuted = 0
         self.wrong: list[object] = []
@@ -109,7 +112,7 @@ class Chaos(Soak):
             (self.cut_network, 5), (self.freeze_network, 3), (self.swallow_answer, 6), (self.kill_agent, 8),
             (self.crash, 2), (self.kill_backend, 2), (self.fail_over, 1), (self.step_down, 6),
             (self.replace_program, 5), (self.terminate, 4), (self.drain, 3), (self.pause, 3), (self.reload, 3),
-            (self.limit_jobs, 1), (self.order, 4),
+            (self.limit_jobs, 1), (self.order, 4), (self.reexec, 5),
         ]  # fmt: skip
 
     # ---- between faults
@@ -138,7 +141,7 @@ class Chaos(Soak):
             self._alive.remove(daemon)
             self._bury(daemon)
         while len(self._alive) < 3:
-            old = self.chance.random() < OLD
+            old = self.chance.random() < OLD and not self.site.has_detached
             kind = "previous version" if old else "this version"
             version = self._version if old else self._program
             through = _through(self.server, self._far)
@@ -208,6 +211,10 @@ class Chaos(Soak):
         """All daemons of this version see it, and go on as the new one."""
         self._program.replace()
 
+    def reexec(self) -> None:
+        """The daemon that serves executes its program anew, with its agents alive."""
+        self._command("reexec")
+
     def pause(self) -> None:
         self._command("pause")
         self._later.append((time.monotonic() + self.chance.uniform(0.5, 2.0), "continue"))
@@ -272,6 +279,8 @@ class Chaos(Soak):
             ("jobs", sum(count for _, count in self.site.rows(STATES))),
             *((f"jobs {state}", count) for state, count in self.site.rows(STATES)),
             ("jobs begun again", again),
+            ("detached jobs", self.site.value("select count(*) from drover.jobqueue where jq_type = 'kept'")),
+            ("adoptions", self.site.value(ADOPTED)),
             ("rescues", rescued),
             ("interruptions", interrupted),
             ("items begun", begun),
