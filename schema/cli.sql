@@ -35,7 +35,8 @@ select * from drover.my_jobs
 
 -- name: scheduler_status.masked
 select status_scheduler, status_slot, status_host, status_agent, status_state_name, status_since, status_pid,
-       status_jq_fk, status_spawns, status_items, status_reason, status_updated, null::text as status_parameter
+       status_jq_fk, status_spawns, status_items, status_reason, status_updated, status_program,
+       null::text as status_parameter
   from drover.scheduler_status
 
 -- name: scheduler_status.nothing
@@ -553,7 +554,7 @@ select scheduler_host as host, scheduler_pid as pid,
 -- name: slots
 select status_slot as slot, status_host as host, status_agent as agent, status_state_name as state,
        now() - status_since as since, status_pid as pid, status_jq_fk as job, status_items as items,
-       status_spawns as spawns, status_reason as reason
+       status_spawns as spawns, status_program as program, status_reason as reason
   from drover.scheduler_status join drover.scheduler_group on group_owner = status_scheduler
  where group_name = :group and status_slot >= 0 and group_lease_until > now() order by status_host, status_slot
 

@@ -1833,19 +1833,19 @@ with gone as (
   delete from drover.scheduler_status where status_scheduler = :owner::uuid and status_slot = any (:gone::integer[]))
 insert into drover.scheduler_status as t
   (status_scheduler, status_slot, status_host, status_agent, status_state, status_state_name, status_since, status_pid,
-   status_jq_fk, status_parameter, status_spawns, status_items, status_reason)
+   status_jq_fk, status_parameter, status_spawns, status_items, status_reason, status_program)
 select :owner::uuid, u.slot, u.host, u.agent, u.state, u.name, now() - make_interval(secs => u.age), u.pid, u.job,
-       u.parameter, u.spawns, u.items, u.reason
+       u.parameter, u.spawns, u.items, u.reason, u.program
   from jsonb_to_recordset(:rows::jsonb) as u(
          slot integer, host text, agent text, state integer, name text, age float8, pid integer, job bigint,
-         parameter text, spawns integer, items bigint, reason text)
+         parameter text, spawns integer, items bigint, reason text, program text)
 on conflict (status_scheduler, status_slot) do update
   set status_host = excluded.status_host, status_agent = excluded.status_agent,
       status_state = excluded.status_state, status_state_name = excluded.status_state_name,
       status_since = excluded.status_since, status_pid = excluded.status_pid,
       status_jq_fk = excluded.status_jq_fk, status_parameter = excluded.status_parameter,
       status_spawns = excluded.status_spawns, status_items = excluded.status_items,
-      status_reason = excluded.status_reason, status_updated = now()
+      status_reason = excluded.status_reason, status_program = excluded.status_program, status_updated = now()
 
 -- name: count
 -- Add to the counters what the daemon has counted, and what was counted beside it. Rows are locked in one order, since

@@ -208,7 +208,8 @@ grant select (schedule_name, schedule_type, schedule_enabled, schedule_at, sched
               schedule_reason)
   on drover.schedule to drover_readonly;
 grant select (status_scheduler, status_slot, status_host, status_agent, status_state, status_state_name, status_since,
-              status_pid, status_jq_fk, status_spawns, status_items, status_reason, status_updated)
+              status_pid, status_jq_fk, status_spawns, status_items, status_reason, status_updated,
+              status_program)
   on drover.scheduler_status to drover_readonly;
 
 -- drover_scheduler changes the states and priorities of jobs. It cannot change what they ask for, nor insert any but

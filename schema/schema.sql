@@ -3510,7 +3510,8 @@ CREATE TABLE drover.scheduler_status (
     status_spawns integer DEFAULT 0 NOT NULL,
     status_items bigint DEFAULT 0 NOT NULL,
     status_reason text,
-    status_updated timestamp with time zone DEFAULT now() NOT NULL
+    status_updated timestamp with time zone DEFAULT now() NOT NULL,
+    status_program text
 )
 WITH (fillfactor='50');
 

@@ -241,6 +241,7 @@ def _slot_row(slot: Slot, now: float) -> dict[str, Any]:
         "spawns": slot.spawns,
         "items": slot.total,
         "reason": slot.reason if slot.wanted is DIE else slot.pool.reason if slot.state == ST_FAIL else None,
+        "program": slot.record.program if slot.record is not None and slot.state > ST_FREE else None,
     }
 
 

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,9 @@ import pytest
 from tests.cli_tools import run_as
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent
+from tests.integration.ssh_tools import reached, table
+from tests.needs import need
+from tests.ssh.sshd import Server, serving
 
 LOCAL = "[scheduler]\nstatus_interval = 0.1\n[hosts.alpha]\n"
 FINE, FAILING, SLOW = "", "echo FAIL cannot; ", "sleep 0.1; "
@@ -30,6 +33,13 @@ def write(path: Path, what: str, first: str = FINE, start: str = "echo OK") -> P
     new.chmod(0o755)
     new.rename(path)
     return path
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    need("sshd")
+    with serving(tmp_path) as server:
+        yield server
 
 
 @pytest.fixture
@@ -200,3 +210,61 @@ def test_a_trial_that_failed_is_told_by_status_list_why_and_an_alert(serve: Serv
     assert "drover agent canary own tries it again" in status
     assert text in run_as(daemon.database, config, "operator", "agent --json").out
     assert text in daemon.value("select log_message from drover.log where log_type = 'ALERT'")
+
+
+def programs_of(daemon: Daemon) -> set[tuple[str, str]]:
+    """Return which programs agents run that are up, by host."""
+    rows = daemon.execute(
+        "select status_host, status_program from drover.scheduler_status where status_slot >= 0 and status_state > 3"
+    )
+    return {(row["status_host"], row["status_program"]) for row in rows}
+
+
+def test_the_slots_say_which_program_they_run(serve: Serve, own: Path, config: Path) -> None:
+    daemon = serve()
+    daemon.until(lambda: len(programs_of(daemon)) == 1)
+    ((_, old),) = programs_of(daemon)
+    write(own, "new")
+    until_said(daemon, "is tried in one slot with 3 items")
+    daemon.until(lambda: len(programs_of(daemon)) == 2, what="no slot has another program")
+    ((_, new),) = programs_of(daemon) - {("alpha", old)}
+    assert f"program {new} is tried" in daemon.stderr()
+    slots = run_as(daemon.database, config, "operator", "status -v").out
+    assert (old in slots, new in slots) == (True, True)
+
+
+def test_a_type_on_hosts_over_ssh_alone_has_no_trial(launch: Launch, own: Path, server: Server) -> None:
+    daemon = launch("[scheduler]\nstatus_interval = 0.1\n" + table("beta", server) + agent("own", [str(own)], canary=3))
+    assert set(work(daemon, 3)) == {"old"}
+    write(own, "new")
+    until_said(daemon, "no trial of its new program: none of its agents run on this machine")
+    assert set(work(daemon, 3)) == {"new"}
+
+
+def test_agents_on_a_host_over_ssh_are_left_alone_until_a_program_has_passed(
+    launch: Launch, own: Path, server: Server
+) -> None:
+    daemon = launch(LOCAL + table("beta", server) + agent("own", [str(own)], slots=1, canary=3))
+    reached(daemon)
+    until_both(daemon, "old")
+    write(own, "bad", FAILING)
+    until_said(daemon, "is tried in one slot with 3 items")
+    work_until(daemon, "failed its trial: 1 of 1 failed")
+    until_both(daemon, "old")
+    assert daemon.value("select count(*) from drover.jobqueue where jq_state <> 'done'") == 0
+    write(own, "better")
+    work_until(daemon, "passed its trial, 0 of 3 failed")
+    until_both(daemon, "better")
+
+
+def until_both(daemon: Daemon, program: str) -> None:
+    """Work until agents on both hosts do jobs, and see that they run this program alone."""
+    hosts: set[str] = set()
+    for _ in range(20):
+        pks = daemon.insert_all([{"jq_type": "own", "jq_args": f"item {n}"} for n in range(8)])
+        daemon.wait_all(pks)
+        hosts |= {row["jq_done_host"] for pk in pks for row in [daemon.row(pk)]}
+        if len(hosts) == 2:
+            break
+    assert len(hosts) == 2
+    assert set(work(daemon, 8)) == {program}
