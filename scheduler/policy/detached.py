@@ -148,10 +148,15 @@ def heard(state: State, slot: Slot, data: bytes) -> bytes:
 
 
 def not_attached(state: State, slot: Slot, event: NotCreated, now: float) -> bool:
-    """Note that the process of a slot does not exist; say whether the job may run all the same and was forgotten."""
+    """Note that the process of a slot does not exist; say whether the job may run all the same and was forgotten.
+
+    It is a shell of its host that could not be started: that is no fault of a job, unless its words are too long.
+    """
     keeper = state.keepers.detach(slot)
-    if keeper is None or slot.job is None or not (event.lost or keeper.verb == "adopt"):
+    is_fault = event.is_items_fault or event.is_machines_fault
+    if keeper is None or slot.job is None or (is_fault and keeper.verb == "start"):
         return False
+    slot.blame(not event.lost and slot.host.is_up)
     _adopt_later(state, slot, event.reason, SOON_S if event.lost else LATER_S, now)
     return True
 

@@ -21,6 +21,7 @@ from scheduler.model.states import (
     DONE,
     FAILED,
     FINISH,
+    KEEP,
     NEVER,
     QUEUED,
     RUNNING,
@@ -286,8 +287,8 @@ def hosts_keep_their_limits(sim: "Sim", world: State) -> None:
     agents, before = _agents(world), sim.memory.used
     for host in world.hosts.values():
         count = agents[host.name]
-        if host.max != UNLIMITED and count > before.get(host.name, 0) and host.used > host.max + host.urgent:
-            broken("hosts_keep_their_limits", f"host {host.name} has {host.used} of {host.max}+{host.urgent}")
+        if host.max != UNLIMITED and count > before.get(host.name, 0) and count > host.max + host.urgent:
+            broken("hosts_keep_their_limits", f"host {host.name} has {count} of {host.max}+{host.urgent}")
         before[host.name] = count
 
 
@@ -573,7 +574,7 @@ def new_programs_have_one_slot(sim: "Sim", spawn: e.Spawn) -> None:
     canary, name = sim.daemon.core.state.pools[spawn.type].canary, "new_programs_have_one_slot"
     if canary is None or not spawn.program or spawn.program == canary.used.program:
         return
-    if sim.daemon.core.state.slots.all[spawn.slot].wanted is FINISH:
+    if sim.daemon.core.state.slots.all[spawn.slot].wanted is not KEEP:
         return  # the trial has ended since it was to be started: it is dismissed
     if not canary.is_on_trial or canary.new is None or canary.new.program != spawn.program:
         broken(name, f"slot {spawn.slot} starts program {spawn.program} of {spawn.type}, which is not on trial")

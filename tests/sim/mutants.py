@@ -216,7 +216,7 @@ MUTANTS: Final = (
          "if canary.is_on_trial and canary.slot is None and canary.new is not None:",
          "if canary.is_on_trial and canary.new is not None:"),
     _one("detached_job_is_given_back_with_its_host", "commands_are_alone ends_are_those_of_commands",
-         _POLICY + "detached", "if keeper is None or slot.job is None or not (event.lost or keeper.verb == \"adopt\"):",
+         _POLICY + "detached", "if keeper is None or slot.job is None or (is_fault and keeper.verb == \"start\"):",
          "if True:", "cut_link"),
     _one("lost_attachment_is_an_interruption", "everything_ends commands_are_alone ends_are_those_of_commands",
          _POLICY + "detached",

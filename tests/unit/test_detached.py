@@ -167,3 +167,22 @@ def test_what_the_attached_process_says_settles_the_job_c41(kept: str, state: st
     core.handle(e.Gone(spawn.slot, signal="SIGUSR1", kept=kept), 1.0)
     (row,) = saved(settle(core, 1.0))
     assert (row.state, row.interruptions) == (state, interruptions)
+
+
+def test_start_that_its_host_refused_is_no_fault_of_the_job_c41() -> None:
+    core = core_of()
+    turn(core, claim(1, "long"))
+    core.handle(answer_to(marked(core)), 0.0)
+    (spawn,) = effects(core, e.Spawn)
+    core.handle(e.NotCreated(spawn.slot, "its host ended the session without a word"), 1.0)
+    assert (core.state.jobs, saved(settle(core, 1.0))) == ({}, [])
+    assert effects(core, e.FindDetached)
+
+
+def test_words_that_are_too_long_fail_the_job_c41() -> None:
+    core = core_of()
+    turn(core, claim(1, "long"))
+    core.handle(answer_to(marked(core)), 0.0)
+    (spawn,) = effects(core, e.Spawn)
+    core.handle(e.NotCreated(spawn.slot, "argument list too long", is_items_fault=True), 1.0)
+    assert [row.state for row in saved(settle(core, 1.0))] == ["failed"]
