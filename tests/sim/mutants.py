@@ -225,6 +225,8 @@ MUTANTS: Final = (
          _POLICY + "detached",
          "    state.keepers.begin(slot, replace(spawn, keeper=_keeper(state, slot, \"start\", spool, 0)))\n",
          "    _spawn(state, slot, replace(spawn, keeper=_keeper(state, slot, \"start\", spool, 0)))\n", "kill_daemon"),
+    _one("row_that_says_claimed_is_enough", "rows_are_memory commands_are_alone", _POLICY + "intake",
+         "        if row.spool is not None:\n", "        if job.pool.kind.detached:\n"),
     _one("adopted_jobs_stay_unattached", "everything_ends", _POLICY + "core",
          "                    detached.attach(state, pool, now)", "                    pass"),
     _one("jobs_are_adopted_by_a_daemon_that_stops", "everything_ends exit_leaves_nothing", _POLICY + "detached",
