@@ -151,7 +151,7 @@ class Core:
         if not state.may_claim:
             state.set_may_claim(True)
         if state.keepers.beginning:
-            for event in detached.not_begun(state):
+            for event in detached.not_begun(state, now):
                 processes.not_created(state, event, now)
         while state.dirty:
             for pool in sorted(state.take_dirty(), key=lambda pool: (pool.starving_since, pool.name)):

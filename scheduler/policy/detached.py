@@ -38,15 +38,15 @@ def _keeper(state: State, slot: Slot, verb: str, spool: str, turn: int) -> Keepe
 
 
 def recorded(state: State, job: Job, now: float) -> None:
-    """Start the process that waits for the row of this job; past the lease leave the job to its next owner."""
+    """Start the process that waits for the row of this job, unless it is not to be any more: then give the job back."""
     for slot, spawn in list(state.keepers.beginning.items()):
         if slot.job is not job or slot.wanted is s.DIE or slot.state != s.ST_PREP:
             continue
-        if state.is_assigning:
+        if state.is_assigning and not slot.is_removed and slot.pool is job.pool:
             del state.keepers.beginning[slot]
             _spawn(state, slot, spawn)
         else:
-            _adopt_later(state, slot, "its row was marked past the lease", SOON_S, now)
+            completion.take_back(state, slot, "it was not begun in time", now)
             state.mark_dirty(slot.pool)
 
 
@@ -56,11 +56,14 @@ def _spawn(state: State, slot: Slot, spawn: Spawn) -> None:
     state.emit(spawn)
 
 
-def not_begun(state: State) -> list[NotCreated]:
-    """Return the ends of processes that are not to be started any more, and never were."""
+def not_begun(state: State, now: float) -> list[NotCreated]:
+    """Return the ends of processes that are not to be started any more, and never were; their jobs go back."""
     over = [slot for slot in state.keepers.beginning if slot.wanted is s.DIE or slot.job is None]
     for slot in over:
         del state.keepers.beginning[slot]
+        if slot.job is not None:
+            completion.take_back(state, slot, slot.reason, now)
+        slot.blame(False)
     return [NotCreated(slot.number, slot.reason) for slot in over]
 
 

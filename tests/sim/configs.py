@@ -161,7 +161,10 @@ def detached(seed: int, config: Config) -> Config:
     kind = AgentType(
         command=command, kind="exec", slots=1 + seed % 3, output_limit=500, item_timeout=100.0, detached=True
     )
-    return attrs.evolve(config, agents=config.agents | {KEPT_TYPE: kind})
+    hosts = config.hosts | {
+        name: attrs.evolve(host, transport="ssh") for name, host in config.hosts.items() if name == "alpha"
+    }
+    return attrs.evolve(config, agents=config.agents | {KEPT_TYPE: kind}, hosts=hosts)
 
 
 def by_seed(seed: int, config: Config) -> Config:

@@ -7,7 +7,7 @@ import pytest
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model import states as s
-from scheduler.model.config import AgentType
+from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.queue_requests import Adoption
 from scheduler.policy.core import Core
 from tests.core_tools import answer_to, claim, make_core, saved, settle, turn
@@ -86,8 +86,29 @@ def test_process_is_not_started_past_the_lease_c41() -> None:
     core.tick(2.0)
     core.handle(answer_to(request), 2.0)
     assert effects(core, e.Spawn) == []
-    assert 1 not in core.state.jobs
     assert core.state.slots.all[0].state == s.ST_FREE
+    assert [row.state for row in saved(settle(core, 2.0))] == ["queued"]
+
+
+def test_job_goes_back_if_the_database_is_away_when_it_is_to_begin_c41() -> None:
+    core = core_of()
+    turn(core, claim(1, "long"))
+    request = marked(core)
+    core.handle(e.Serve(20_000.0), 0.0)
+    core.tick(100.0)
+    core.handle(answer_to(request), 101.0)
+    assert effects(core, e.Spawn) == []
+    assert [row.state for row in saved(settle(core, 101.0))] == ["queued"]
+
+
+def test_job_goes_back_if_a_reload_takes_its_slot_before_it_begins_c41() -> None:
+    core = core_of()
+    turn(core, claim(1, "long"))
+    request = marked(core)
+    core.handle(e.Reloaded(Config(hosts={"beta": Host()}, agents={"long": KIND})), 0.0)
+    core.handle(answer_to(request), 0.0)
+    assert [spawn for spawn in effects(core, e.Spawn) if spawn.host == "alpha"] == []
+    assert [row.state for row in saved(settle(core, 0.0))] == ["queued"]
 
 
 def test_pid_shown_is_that_of_the_keeper_c41() -> None:
