@@ -252,7 +252,7 @@ def test_agents_on_a_host_over_ssh_are_left_alone_until_a_program_has_passed(
     work_until(daemon, "failed its trial: 1 of 1 failed")
     until_both(daemon, "old")
     assert daemon.value("select count(*) from drover.jobqueue where jq_state <> 'done'") == 0
-    write(own, "better")
+    tried_again(daemon, own, "better")
     work_until(daemon, "passed its trial, 0 of 3 failed")
     until_both(daemon, "better")
 
