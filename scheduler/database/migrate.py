@@ -10,10 +10,11 @@ it has no file of; one in drover.migration that it has no file of means that its
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from time import sleep
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -45,13 +46,17 @@ create table if not exists drover.later_migration (
     applied_at timestamptz not null default now()
 )
 """
+CREATE_PAUSES = (0.01, 0.1, 0.5, 1.0)  # seconds between tries
 # Only who may write here can hold this lock, or keep us from it: an advisory lock could be any login's.
-# A schema of that name without our table of migrations belongs to another program, if it is not empty.
+# A schema of that name without our table of migrations belongs to another program, if it is not empty. All is read from
+# the catalogs, in one snapshot: what `to_regclass` knows may be older, and another session may create the tables now.
 FOREIGN = """
-select array(select relname::text from pg_catalog.pg_class where relnamespace = to_regnamespace('drover')
-                and relkind in ('r', 'p', 'v', 'm', 'f', 'S') order by 1 limit 4)
- where not exists (select from pg_catalog.pg_attribute
-                    where attrelid = to_regclass('drover.migration') and attname = 'checksum')
+with found as materialized (
+  select c.oid, relname::text, relkind from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = relnamespace
+   where nspname = 'drover')
+select array(select relname from found where relkind in ('r', 'p', 'v', 'm', 'f', 'S') order by 1 limit 4)
+ where not exists (select from found join pg_catalog.pg_attribute on attrelid = found.oid
+                    where relname = 'migration' and attname = 'checksum')
 """
 LOCK = "lock table drover.migration in share row exclusive mode"
 HOLDERS = """
@@ -120,14 +125,25 @@ def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = "60s
         if encoding not in ENCODINGS and is_ours == (False,):  # one that has our schema may stay
             raise ConfigError(wrong_encoding(encoding))
         _refuse_foreign(connection)
-        try:
-            connection.execute(CREATE_TABLE)
-        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateSchema, psycopg.errors.DuplicateTable):
-            connection.execute(CREATE_TABLE)  # another session does so at the same time: it is there a moment later
+        _create_tables(connection)
         applied = []
         while name := _apply_next(connection, files, directory):
             applied.append(name)
     return applied
+
+
+def _create_tables(connection: psycopg.Connection) -> None:
+    """Create the schema and our tables in it, if they are not there.
+
+    Another session may do so at the same time: what it has committed is refused to us at once, and seen by us a little
+    later only.
+    """
+    for pause in CREATE_PAUSES:
+        with suppress(psycopg.errors.UniqueViolation, psycopg.errors.DuplicateSchema, psycopg.errors.DuplicateTable):
+            connection.execute(CREATE_TABLE)
+            return
+        sleep(pause)
+    connection.execute(CREATE_TABLE)
 
 
 def _refuse_foreign(connection: psycopg.Connection) -> None:
