@@ -339,12 +339,14 @@ select distinct q.queue_group
 -- New jobs
 
 -- name: known_names
--- Return the number of agent types, those that are served, and whether queue and host are known.
+-- Return the number of agent types, those that are served, whether queue and host are known, and whether a type has the
+-- attributes that are asked for.
 select (select count(*) from drover.agent),
        (select coalesce(array_agg(distinct agent_type order by agent_type), '{}')
           from drover.agent where agent_present and agent_enabled),
        :queue::text is null or exists (select from drover.queue where queue_name = :queue and queue_present),
-       :host::text is null or exists (select from drover.host where host_name = :host and host_present)
+       :host::text is null or exists (select from drover.host where host_name = :host and host_present),
+       :type::text like '% %=%' and drover.agent_type_for(:type) is not null
 
 -- name: add_dependencies
 -- Let each of the jobs wait for each of the others.
@@ -409,7 +411,8 @@ select host_name as host, host_group as group, scheduler_host || '.' || schedule
 -- name: list_agent
 select agent_type as type, agent_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
        agent_kind as kind, agent_enabled as enabled, count(status_slot) as slots, count(status_pid) as agents,
-       agent_blocked_until as blocked_until, agent_reason as reason, agent_trial ->> 'text' as trial
+       agent_blocked_until as blocked_until, agent_reason as reason, agent_trial ->> 'text' as trial,
+       (select string_agg(key || '=' || value, ' ' order by key) from jsonb_each_text(agent_attributes)) as attributes
   from drover.agent
   left join drover.scheduler_group on group_name = agent_group and group_lease_until > now()
   left join drover.scheduler on scheduler_uuid = group_owner

@@ -615,17 +615,19 @@ q as (
 a as (
   insert into drover.agent as t
     (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd, agent_fair,
-     agent_fair_file, agent_revision)
-  select :group::text, a.type, a.enabled, a.enabled, a.kind, a.submitters, a.cwd, a.fair, a.fair, a.revision
+     agent_fair_file, agent_revision, agent_attributes)
+  select :group::text, a.type, a.enabled, a.enabled, a.kind, a.submitters, a.cwd, a.fair, a.fair, a.revision,
+         coalesce(a.attributes, '{}')
     from c, jsonb_to_recordset(j -> 'agents') as a(
-           type text, enabled boolean, kind text, submitters text[], cwd text, fair boolean, revision text)
+           type text, enabled boolean, kind text, submitters text[], cwd text, fair boolean, revision text,
+           attributes jsonb)
   on conflict (agent_group, agent_type) do update
     set agent_enabled = case when t.agent_enabled_file is distinct from excluded.agent_enabled_file
                              then excluded.agent_enabled else t.agent_enabled end,
         agent_enabled_file = excluded.agent_enabled_file, agent_kind = excluded.agent_kind,
         agent_submitters = excluded.agent_submitters, agent_cwd = excluded.agent_cwd,
         agent_fair = t.agent_fair or excluded.agent_fair, agent_fair_file = excluded.agent_fair_file,
-        agent_revision = excluded.agent_revision, agent_present = true),
+        agent_revision = excluded.agent_revision, agent_attributes = excluded.agent_attributes, agent_present = true),
 gone_agents as (
   update drover.agent set agent_present = false
    where agent_group = :group::text and agent_present and exists (select from c)

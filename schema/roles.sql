@@ -130,6 +130,9 @@ grant insert (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)
   on drover.jobdepends to drover_frontend, drover_frontend_sql, drover_tenant;
 -- drover.command allows it commands about its own jobs only.
 grant execute on function drover.command(text) to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
+-- Which type a job goes to that asks for attributes: a front-end may ask before it inserts it.
+grant execute on function drover.agent_type_for(text, text)
+  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
 -- To set a job up, or to resubmit it, needs no more rights than an insert.
 grant execute on function drover.job_setup(text, jsonb), drover.job_named(text), drover.names(jsonb),
   drover.line(jsonb), drover.escape(text), drover.job_resubmit(bigint), drover.job_hide(bigint, boolean),
@@ -162,7 +165,8 @@ grant select on drover.migration, drover.later_migration, drover.queue, drover.h
 -- Not agent_revision: it is a command line, which may contain a password.
 grant select (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd,
               agent_fair, agent_fair_file, agent_present, agent_blocked_since, agent_blocked_until, agent_reason,
-              agent_queries_wait, agent_registered, agent_trial)
+              agent_queries_wait, agent_registered, agent_trial,
+              agent_attributes)
   on drover.agent to drover_frontend, drover_frontend_sql, drover_tenant, drover_readonly;
 
 -- drover_frontend_sql also inserts jobs with SQL, which may read all that drover_msq may.

@@ -116,6 +116,21 @@ CREATE FUNCTION drover.agent_event(job bigint, said text) RETURNS bigint
    where jq_pk = agent_event.job and jq_endtime is null and said <> ''
 $$;
 
+CREATE FUNCTION drover.agent_type_for(asked text, in_group text DEFAULT 'default'::text) RETURNS text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  with word as (select w, n from regexp_split_to_table(btrim(asked), '\s+') with ordinality as t(w, n)),
+  called as (select w as name from word where n = 1),
+  wanted as (select split_part(w, '=', 1) as key, substr(w, strpos(w, '=') + 1) as value from word where n > 1)
+  select agent_type from agent, called
+   where agent_present and name in (agent_type, agent_attributes ->> 'agent')
+     and not exists (select from wanted where agent_attributes ->> key is distinct from value)
+   order by agent_group <> in_group, not agent_enabled, agent_type <> name,
+            (select count(*) from jsonb_object_keys(agent_attributes)), agent_type
+   limit 1
+$$;
+
 CREATE FUNCTION drover.announce(pks bigint[], states text[]) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
@@ -189,6 +204,28 @@ begin
     perform drover.tell_site(one.dead_kind, 'delivery ' || one.dead_delivery || ': ' || one.dead_reason
                                             || coalesce(': ' || one.dead_text, ''));
   end loop;
+end $$;
+
+CREATE FUNCTION drover.choose_agent() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  in_group text := coalesce(
+    case when new.jq_queue is null or new.jq_queue = 'default'
+         then (select host_group from host where host_name = new.jq_host) end,
+    (select queue_group from queue where queue_name = new.jq_queue), 'default');
+  chosen   text := drover.agent_type_for(new.jq_type, in_group);
+begin
+  if chosen is null then
+    raise exception 'no agent type has the attributes of %', new.jq_type
+      using errcode = 'check_violation', hint = 'They are in drover.agent, and drover agent prints them.';
+  elsif new.jq_name is not null then
+    raise exception 'a job that asks for attributes has no jq_name, which begins with its type: give jq_unique_key'
+      using errcode = 'check_violation', hint = format('Or queue it for the agent type %s itself.', chosen);
+  end if;
+  new.jq_type := chosen;
+  return new;
 end $$;
 
 CREATE FUNCTION drover.clean_up() RETURNS trigger
@@ -2412,6 +2449,7 @@ CREATE TABLE drover.agent (
     agent_registered timestamp with time zone DEFAULT now() NOT NULL,
     agent_blocked_since timestamp with time zone,
     agent_trial jsonb,
+    agent_attributes jsonb DEFAULT '{}'::jsonb NOT NULL,
     CONSTRAINT agent_agent_kind_check CHECK ((agent_kind = ANY (ARRAY['line'::text, 'exec'::text]))),
     CONSTRAINT agent_agent_type_check CHECK ((agent_type <> 'command'::text))
 );
@@ -4958,6 +4996,8 @@ CREATE TRIGGER job_tenant_is_own BEFORE INSERT ON drover.job FOR EACH ROW WHEN (
 CREATE TRIGGER jobdepends_add AFTER INSERT ON drover.jobdepends REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION drover.add_edges();
 
 CREATE TRIGGER jobdepends_drop AFTER DELETE ON drover.jobdepends FOR EACH ROW WHEN ((old.jdep_met_at IS NULL)) EXECUTE FUNCTION drover.drop_edge();
+
+CREATE TRIGGER jobqueue_choose_agent BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_type ~~ '% %=%'::text) AND (octet_length(new.jq_type) <= 2000))) EXECUTE FUNCTION drover.choose_agent();
 
 CREATE TRIGGER jobqueue_clean_up AFTER UPDATE OF jq_state ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_delete IS NOT NULL) AND (new.jq_state = 'done'::drover.job_state) AND (old.jq_state <> 'done'::drover.job_state))) EXECUTE FUNCTION drover.clean_up();
 

@@ -272,7 +272,7 @@ COMMANDS: Final[dict[str, Command]] = {
         _argument("--json", "one JSON object"),
     )),
     "submit": Command("submit.submit_jobs", "queue a job, or many", (
-        _argument("type TYPE", "agent type, or command"),
+        _argument("type TYPE", "agent type, or command; 'TYPE KEY=VALUE ...' for one with these attributes"),
         _argument("args ARGS", "the parameter, joined by blanks; - reads one job a line from stdin", nargs="*"),
         _argument("--wait SECONDS", "wait for the end; --wait=9: at most 9 s", nargs="?", type=seconds),
         _argument("--json", "one JSON object a line for each job; with --wait for its end too"),

@@ -5,8 +5,9 @@ COMMAND`; N equal agent lines are N processes on one host. A Hosts.conf has line
 names begin with hexadecimal digits from FROM to TO are on that host. Both may have blank lines, and comments that begin
 with # or ;.
 
-What differs here: a type has one command and one number of slots for all of its hosts, and no attributes; no shell runs
-a command; ranges are compared byte by byte, as whole values. Opens no file.
+What differs here: a type has one command, one number of slots for all of its hosts, and one set of attributes, so that
+lines of one agent with other attributes are another type; no shell runs a command; ranges are compared byte by byte, as
+whole values. Opens no file.
 """
 
 import json
@@ -20,6 +21,7 @@ from scheduler.model.config import LARGEST, agent_name_mistake
 from scheduler.model.host_filters import NAME, NAME_RULE
 
 LONGEST_LINE: Final = 65_536  # bytes; the kernel takes twice that as one argument
+LONGEST_NAME: Final = 64  # of a type, as NAME has it
 FIRST_HOST: Final = "localhost"  # where a file without %Host lines has its agents
 REPOSITORY_TYPES: Final = ("*", "files")  # the original asked for the host of a row in the ranges of these
 NO_LIMIT: Final = -1
@@ -34,6 +36,7 @@ SHELL_TOKEN: Final = re.compile(
 )
 DEFAULTS: Final = ("", "-1", "1")  # of a %Host line
 BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+ATTRIBUTE: Final = re.compile(rf"([A-Za-z_][A-Za-z0-9_]*)=({NAME.pattern})")
 
 HEADER = """\
 # Written by drover import-scheduler-conf; drover.toml(5) describes every key, and MOVING FROM THE ORIGINAL SCHEDULER in
@@ -56,6 +59,7 @@ SQL_HEADER = """\
 INSERT = "insert into drover.placement (placement_from, placement_to, placement_host) values ('{}', '{}', '{}');\n"
 
 Place = tuple[int, int]  # number of the file, line
+Kind = tuple[str, tuple[str, ...]]  # the agent of a line and its attributes, as KEY=VALUE
 Argv = tuple[str, ...]
 
 
@@ -98,7 +102,7 @@ class Old:
     """The hosts, agents and ranges read from the lines so far, and the problems found in them."""
 
     hosts: dict[str, Host] = field(default_factory=dict)
-    agents: dict[str, list[AgentLine]] = field(default_factory=dict)
+    agents: dict[Kind, list[AgentLine]] = field(default_factory=dict)
     ranges: list[Range] = field(default_factory=list)
     verbose: int = 0
     problems: list[tuple[Place, str]] = field(default_factory=list)
@@ -109,10 +113,11 @@ class Old:
 
 
 class Agent(NamedTuple):
-    """A type of agent: the command on each of its hosts, and the slots on every one."""
+    """A type of agent: the command on each of its hosts, the slots on every one, and its attributes."""
 
     commands: dict[str, Argv]
     slots: int
+    attributes: dict[str, str]
 
 
 def convert(files: Sequence[tuple[str, bytes]]) -> Imported:
@@ -126,7 +131,11 @@ def convert(files: Sequence[tuple[str, bytes]]) -> Imported:
                 old.note((file, number), str(reason))
     _check_ranges(old)
     hosts = old.hosts or {FIRST_HOST: Host((0, 1))}
-    agents = {name: agent for name, lines in old.agents.items() if (agent := _agent(old, hosts, name, lines))}
+    names = _names(old.agents)
+    agents = {names[kind]: agent for kind, lines in old.agents.items() if (agent := _agent(old, hosts, kind, lines))}
+    for name, agent in agents.items():
+        if agent.attributes.get("agent") == name:
+            del agent.attributes["agent"]  # as it is without
     toml = "".join(_toml(old.verbose, hosts, agents)) if agents else ""
     sql = "".join(_sql(old.ranges))
     return Imported(toml, sql, [f"{files[file][0]}:{line}: {text}" for (file, line), text in sorted(old.problems)])
@@ -208,9 +217,11 @@ def _read_agent(old: Old, place: Place, text: str) -> None:
     if mistake := agent_name_mistake(name) if NAME.fullmatch(name) else NAME_RULE:
         raise ValueError(f"agent {_shown(name)}: {mistake}")
     argv = _argv(name, command.strip())
-    if others := [word for word in words if not word.startswith(("agent=", "host="))]:
-        old.note(place, f"agent {name} is written without {_shown(' '.join(others))}: types have no attributes")
-    old.agents.setdefault(name, []).append(AgentLine(place, hosts[0] if hosts else "", argv))
+    others = [word for word in words if not word.startswith(("agent=", "host="))]
+    given = sorted(word for word in others if ATTRIBUTE.fullmatch(word))
+    if wrong := [word for word in others if word not in given]:
+        old.note(place, f"agent {name} is written without {_shown(' '.join(wrong))}: attributes are KEY=VALUE")
+    old.agents.setdefault((name, tuple(given)), []).append(AgentLine(place, hosts[0] if hosts else "", argv))
 
 
 def _argv(name: str, command: str) -> Argv:
@@ -267,8 +278,25 @@ def _check_ranges(old: Old) -> None:
     old.ranges = [each for each in old.ranges if each.host in old.hosts]
 
 
-def _agent(old: Old, hosts: dict[str, Host], name: str, lines: list[AgentLine]) -> Agent | None:
-    """Return the type that lines of one name make, or None if none of them can be carried over."""
+def _names(kinds: Iterable[Kind]) -> dict[Kind, str]:
+    """Return the name of each type: of those of one agent the first has its name, one without attributes before all."""
+    names: dict[Kind, str] = {}
+    plain = {agent for agent, _ in kinds}
+    for kind in sorted(kinds, key=lambda each: bool(each[1])):
+        agent, attributes = kind
+        name = agent
+        if agent in names.values():
+            values = "-".join(each.partition("=")[2] for each in attributes)
+            name = f"{agent}-{values.replace('.', '_')}"[:LONGEST_NAME]
+        while name in names.values() or (name != agent and name in plain):
+            name = f"{name[: LONGEST_NAME - 1]}x"
+        names[kind] = name
+    return names
+
+
+def _agent(old: Old, hosts: dict[str, Host], kind: Kind, lines: list[AgentLine]) -> Agent | None:
+    """Return the type that lines of one agent make, or None if none of them can be carried over."""
+    name, attributes = kind
     first: dict[str, AgentLine] = {}
     counts: dict[str, int] = {}
     for line in lines:
@@ -291,7 +319,8 @@ def _agent(old: Old, hosts: dict[str, Host], name: str, lines: list[AgentLine]) 
         if count < (min(slots, most) if most > 0 else slots):
             text = f"agent {name} gets {slots} slots on host {host} too, not {count}: slots is the same on each host"
             old.note(first[host].place, text)
-    return Agent({host: line.command for host, line in first.items()}, slots)
+    described = {"agent": name} | dict(each.split("=", 1) for each in attributes) if attributes else {}
+    return Agent({host: line.command for host, line in first.items()}, slots, described)
 
 
 # ---- writing
@@ -313,6 +342,9 @@ def _toml(verbose: int, hosts: dict[str, Host], agents: dict[str, Agent]) -> Ite
         yield f"command = {_command(agent.commands)}\n"
         if len(hosts) > 1:
             yield f"hosts = {_array(agent.commands)}\n"
+        if agent.attributes:
+            pairs = ", ".join(f"{key} = {_quoted(value)}" for key, value in agent.attributes.items())
+            yield f"attributes = {{ {pairs} }}\n"
         yield f"slots = {agent.slots}\n" + AS_BEFORE
 
 

@@ -40,6 +40,7 @@ select {values}, args from unnest(%s::text[]) with ordinality as u(args, n) orde
 returning jq_pk
 """
 COMMAND, CLEANUP = "command", "cleanup"
+ATTRIBUTES: Final = re.compile(" .*=")  # of a type that is `license version=2`
 FORCE: Final = "queue it nevertheless with --force"
 
 Value = str | list[str]  # of a variable
@@ -190,18 +191,23 @@ def resubmit_jobs(options: Namespace, config: Config) -> int:
 def refusal(session: Session, kind: str, queue: str | None, host: str | None, *, force: bool) -> str:
     """Return why such a job is not queued, and what next; empty if it is.
 
-    A type, queue or host that does not exist is most often misspelt. Clean-ups are queued by Drover alone.
+    A type, queue or host that does not exist is most often misspelt. Clean-ups are queued by Drover alone. That no type
+    has the attributes that are asked for is said by the database too: --force does not change that.
     """
     if kind == CLEANUP:
         return "jobs of type cleanup are created by Drover alone, when a job with --delete is done; see submit --delete"
     if force or kind == COMMAND:
         return ""
-    ((agents, served, has_queue, has_host),) = session.rows("known_names", queue=queue, host=host)
+    ((agents, served, has_queue, has_host, has_attributes),) = session.rows(
+        "known_names", queue=queue, host=host, type=kind
+    )
     if not agents:
         return (
             f"no scheduler serves type {kind}: none has used this database yet; start one with drover run, or {FORCE}"
         )
-    if kind not in served:
+    if ATTRIBUTES.search(kind) and not has_attributes:
+        return f"no agent type has the attributes of {kind}; drover agent prints those of each"
+    if kind not in served and not has_attributes:
         return f"no scheduler serves type {kind} (served: {', '.join(served) or 'none'}); correct it, or {FORCE}"
     if not has_queue:
         return f"there is no queue {queue}; correct it, or {FORCE}"

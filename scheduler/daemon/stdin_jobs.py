@@ -1,7 +1,7 @@
 """Jobs from standard input: `type | args` lines become rows, and the end of each is printed (`drover run -I`).
 
-A leading `!` makes a job urgent. End of input drains the daemon once every job has ended. Rows are only inserted, as
-any front-end does.
+A leading `!` makes a job urgent; attributes that its agent must have follow the type, as `license version=2`. End of
+input drains the daemon once every job has ended. Rows are only inserted, as any front-end does.
 
 A line gets its jq_pk before it is inserted, so that an insert whose answer was lost can be sent again: a row that is
 there already is left as it is. One line is under way at a time, for the lease is renewed over the same connection.
@@ -105,7 +105,7 @@ class StdinJobs:
         if not bar or not kind:
             self._complain(self._number, "not of the form `type | args`")
             return
-        if kind not in self._types:
+        if kind not in self._types and "=" not in kind:  # which type has the attributes, the database knows
             self._complain(self._number, f"no agent type {kind!r} is configured and enabled")
             return
         self._lines.append(_Line(self._number, kind, args.strip(), head.startswith("!")))

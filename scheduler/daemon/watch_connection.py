@@ -353,6 +353,7 @@ def _described(config: Config, identity: Identity) -> dict[str, Any]:
                 "cwd": agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else ""),
                 "fair": agent.fair,
                 "revision": " ".join(agent.command)[:200],
+                "attributes": agent.attributes,
             }
             for name, agent in config.agents.items()
         ],

@@ -266,6 +266,7 @@ class AgentType:
     retry_max: float | None = field(default=None, validator=attrs.validators.optional(SPAN))
     retry_jitter: bool = True
     on_start_failure: Literal["wait", "block", "fail"] = "wait"
+    attributes: dict[str, str] = field(factory=dict)
     prelude: str = ""
     canary: int = field(default=0, validator=CANARY)
     detached: bool = False
@@ -563,19 +564,27 @@ def _broken(rules: tuple[Rule, ...], path: Path, table: object) -> Iterator[Mist
 
 
 def _names_in(agent: AgentType) -> Iterator[Mistake]:
-    """Yield what is wrong with each name of an environment variable, and with each statement; "" is nothing."""
+    """Yield what is wrong with each environment variable, statement and attribute; "" is nothing."""
     for variable in agent.env:
         yield ("env", variable), _variable_mistake(variable)
     for number, variable in enumerate(agent.pass_env):
         yield ("pass_env", number), _variable_mistake(variable) or (SECRET_RULE if variable in SECRET else "")
     for name, sql in agent.statements.items():
         yield ("statements", name), _statement_mistake(name, sql)
+    for name, value in agent.attributes.items():
+        yield ("attributes", name), _attribute_mistake(name, value)
 
 
 def _variable_mistake(name: str) -> str:
     if not VARIABLE.fullmatch(name):
         return "is not the name of an environment variable"
     return "is set by the scheduler itself" if name in RESERVED else ""
+
+
+def _attribute_mistake(name: str, value: str) -> str:
+    if not VARIABLE.fullmatch(name):
+        return "the name of an attribute is one word of letters, digits and _"
+    return "" if NAME.fullmatch(value) else f"is one word: {NAME_RULE}"
 
 
 def _statement_mistake(name: str, sql: str) -> str:

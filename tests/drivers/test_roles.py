@@ -65,8 +65,10 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
     assert list(paths) == [
         "add_edges",
         "agent_event",
+        "agent_type_for",
         "bury",
         "bury_deliveries",
+        "choose_agent",
         "clean_up",
         "command",
         "count_edges",

@@ -65,6 +65,20 @@ def test_unserved_type_is_refused(drover: Drover, active: psycopg.Connection, ki
     assert one(active.execute("select count(*) from drover.jobqueue")) == (0,)
 
 
+def test_type_with_attributes_is_queued_for_an_agent_that_has_them_f154(
+    drover: Drover, active: psycopg.Connection
+) -> None:
+    active.execute("update drover.agent set agent_attributes = '{\"version\": \"2\"}' where agent_type = 'noop'")
+    assert drover("submit", "noop version=2", "x").status == 0
+    assert one(active.execute("select jq_type from drover.jobqueue")) == ("noop",)
+    refused = drover("submit", "noop version=3", "x")
+    assert (refused.status, refused.err) == (
+        1,
+        "drover: no agent type has the attributes of noop version=3; drover agent prints those of each\n",
+    )
+    assert "version=2" in drover("agent").out
+
+
 @pytest.mark.parametrize("words", ["--queue nosuch", "--host nosuch"])
 def test_unknown_queue_and_host_are_refused(drover: Drover, active: psycopg.Connection, words: str) -> None:
     what = words.removeprefix("--")

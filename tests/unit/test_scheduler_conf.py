@@ -153,7 +153,7 @@ def test_a_host_that_is_reached_by_ssh_gets_a_hint() -> None:
         ("agent= | /bin/b", "agent '': a name has letters"),
         ("agent=b host=nowhere | /bin/b", "agent b: no %Host line that was carried over declares 'nowhere'"),
         ("agent=b | /bin/b 'x", "agent b: a quote of the command has no end"),
-        ("agent=b version=2 | /bin/b", "agent b is written without 'version=2': types have no attributes"),
+        ("agent=b fast | /bin/b", "agent b is written without 'fast': attributes are KEY=VALUE"),
         ("agent=a | /bin/a -v", "agent a has another command in line 1, which is written"),
         ("hello", "is neither %Host, %Verbose nor agent=NAME | COMMAND, nor a range HOST TYPE FROM TO"),
         ("agent=b | /bin/\x1b[2J", "holds a control character (got 0x1b)"),
@@ -168,6 +168,16 @@ def test_a_line_that_cannot_be_carried_over_is_named_and_the_rest_is_written_f14
     config, problems = imported(f"{AGENT}%Host alpha 4 1\n{line}\n")
     assert [problem.startswith("old:3: ") and reason in problem for problem in problems] == [True]
     assert config.agents["a"].command == ("/bin/a",)
+
+
+def test_lines_with_other_attributes_are_types_of_their_own_f154() -> None:
+    agents = config_of(f"agent=a version=2.0 | /bin/two\n{AGENT}agent=a-2_0 | /bin/x\nagent=b os=bsd | /bin/b\n").agents
+    assert {name: (agent.command[0], agent.attributes) for name, agent in agents.items()} == {
+        "a-2_0x": ("/bin/two", {"agent": "a", "version": "2.0"}),
+        "a": ("/bin/a", {}),
+        "a-2_0": ("/bin/x", {}),
+        "b": ("/bin/b", {"os": "bsd"}),
+    }
 
 
 def test_bytes_that_are_not_utf8_are_read_in_comments_alone() -> None:
