@@ -153,8 +153,8 @@ grant select (jq_pk) on drover.jobqueue to drover_tenant;
 grant select (job_pk, job_hidden) on drover.job to drover_tenant;
 grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup,
   drover.my_item_failure, drover.my_graph, drover.my_jobd, drover.my_job_groups, drover.my_jobdepends,
-  drover.my_blocked, drover.my_stages, drover.my_event, drover.my_subscription, drover.my_delivery, drover.our_jobs,
-  drover.our_log, drover.our_output, drover.our_why, drover.our_detached
+  drover.my_blocked, drover.my_stages, drover.my_phases, drover.my_event, drover.my_subscription, drover.my_delivery,
+  drover.our_jobs, drover.our_log, drover.our_output, drover.our_why, drover.our_detached
   to drover_frontend, drover_frontend_sql, drover_tenant;
 grant execute on function drover.fellows(), drover.shared_jobs(), drover.job_share(bigint, name, boolean)
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
@@ -196,8 +196,8 @@ grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedul
   on drover.schedule to drover_operator;
 
 -- drover_readonly reads the states of things, but neither the data of jobs nor the output of agents.
-grant select on drover.jobs_masked, drover.why_masked, drover.blocked_jobs, drover.detached_jobs, drover.impossible,
-  drover.graph,
+grant select on drover.jobs_masked, drover.why_masked, drover.phases, drover.blocked_jobs, drover.detached_jobs,
+  drover.impossible, drover.graph,
   drover.jobdepends,
   drover.queue, drover.host, drover.placement, drover.scheduler, drover.scheduler_group, drover.migration,
   drover.later_migration, drover.condition, drover.counters, drover.depth, drover.vitals to drover_readonly;

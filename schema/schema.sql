@@ -4232,6 +4232,41 @@ CREATE VIEW drover.my_output WITH (security_barrier='true') AS
      JOIN drover.jobqueue j ON ((j.jq_pk = o.out_jq_fk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
+CREATE VIEW drover.phases AS
+ SELECT jobs.jq_pk,
+    jobs.jq_job_fk,
+    jobs.jq_name,
+    jobs.jq_type,
+    jobs.jq_submitter,
+    jobs.jq_state,
+        CASE jobs.jq_state
+            WHEN 'held'::drover.job_state THEN 'queued'::text
+            WHEN 'queued'::drover.job_state THEN
+            CASE
+                WHEN ((jobs.jq_unmet > 0) OR (jobs.jq_wait_until > now())) THEN 'queued'::text
+                ELSE 'ready'::text
+            END
+            WHEN 'claimed'::drover.job_state THEN 'running'::text
+            WHEN 'running'::drover.job_state THEN 'running'::text
+            WHEN 'blocked'::drover.job_state THEN 'blocked'::text
+            WHEN 'done'::drover.job_state THEN 'finished'::text
+            WHEN 'skipped'::drover.job_state THEN 'finished'::text
+            ELSE 'failed'::text
+        END AS phase
+   FROM drover.jobs;
+
+CREATE VIEW drover.my_phases WITH (security_barrier='true') AS
+ SELECT phases.jq_pk,
+    phases.jq_job_fk,
+    phases.jq_name,
+    phases.jq_type,
+    phases.jq_submitter,
+    phases.jq_state,
+    phases.phase
+   FROM drover.phases
+  WHERE (phases.jq_submitter = SESSION_USER)
+  ORDER BY phases.jq_pk DESC;
+
 CREATE VIEW drover.my_stages WITH (security_barrier='true') AS
  SELECT my_jobs.jq_pk,
     my_jobs.jq_job_fk,
