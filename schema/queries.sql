@@ -627,7 +627,7 @@ a as (
         agent_enabled_file = excluded.agent_enabled_file, agent_kind = excluded.agent_kind,
         agent_submitters = excluded.agent_submitters, agent_cwd = excluded.agent_cwd,
         agent_fair = t.agent_fair or excluded.agent_fair, agent_fair_file = excluded.agent_fair_file,
-        agent_revision = excluded.agent_revision, agent_attributes = excluded.agent_attributes, agent_present = true),
+        agent_attributes = excluded.agent_attributes, agent_revision = excluded.agent_revision, agent_present = true),
 gone_agents as (
   update drover.agent set agent_present = false
    where agent_group = :group::text and agent_present and exists (select from c)

@@ -1,11 +1,11 @@
--- A job may ask for attributes of its agent: its type is given as `license version=2`. It becomes a job of an agent type
--- that has them all, chosen when the job is inserted, so that a claim knows nothing of attributes.
+-- A job may ask for attributes of its agent: its type is given as `license version=2`. It becomes a job of an agent
+-- type that has them all, chosen when the job is inserted, so that a claim knows nothing of attributes.
 
 alter table drover.agent add column agent_attributes jsonb not null default '{}';
 
--- Return the agent type that a job goes to which asks for attributes, in a group; null if no type has them all. Its first
--- word is the name of a type, or the attribute `agent` of one. Of several: one of the group, one that is enabled, the one
--- of that name, the one with the fewest attributes.
+-- Return the agent type that a job goes to which asks for attributes, in a group; null if no type has them all. Its
+-- first word is the name of a type, or the attribute `agent` of one. Of several: one of the group, one that is enabled,
+-- the one of that name, the one with the fewest attributes.
 create function drover.agent_type_for(asked text, in_group text default 'default') returns text
 language sql stable security definer set search_path = drover, pg_temp as $$
   with word as (select w, n from regexp_split_to_table(btrim(asked), '\s+') with ordinality as t(w, n)),
