@@ -8,9 +8,11 @@ nothing new is begun, then nothing is read any more, what waits is saved, the st
 executes the new program (handover.py), which has the same pid, arguments and environment. Signals are kept meanwhile.
 
 A copy of the files that this program was started from is kept aside: should the new program not come up, it goes on.
+Its name says whose it is, so that the next daemon removes that of one that was killed.
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -27,7 +29,7 @@ from scheduler.daemon import handover
 from scheduler.daemon.daemon_state import DaemonState
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Loop, Steps, Task, ready
-from scheduler.drivers.system import SIGNALS, pidfd_of
+from scheduler.drivers.system import SIGNALS, Identity, identity, is_gone, pidfd_of
 from scheduler.model.states import NEVER, UPGRADE, UpgradeEvent, UpgradeState
 from scheduler.package_data import PACKAGE, schema_dir, version
 
@@ -78,10 +80,12 @@ def started_program(environment: Mapping[str, str], document: Mapping[str, Any] 
 
 def keep_copy(environment: Mapping[str, str]) -> str | None:
     """Copy the files of this program into a private directory and return that; None if there is no room."""
-    place = environment.get("RUNTIME_DIRECTORY", "").split(":")[0] or None
+    place = environment.get("RUNTIME_DIRECTORY", "").split(":")[0] or tempfile.gettempdir()
     folder = None
     try:
-        folder = tempfile.mkdtemp(prefix=COPY, dir=place)
+        ours = identity()
+        _remove_abandoned(Path(place), ours)
+        folder = tempfile.mkdtemp(prefix=f"{COPY}{_digits(ours.pid_space)}-{ours.pid}-{ours.pid_start}-", dir=place)
         installed = (PACKAGE / "_data").is_dir()
         for part in PARTS[:1] if installed else PARTS:
             shutil.copytree(PACKAGE.parent / part, Path(folder) / part)
@@ -93,6 +97,20 @@ def keep_copy(environment: Mapping[str, str]) -> str | None:
             shutil.rmtree(folder, ignore_errors=True)
         return None
     return folder
+
+
+def _remove_abandoned(place: Path, ours: Identity) -> None:
+    """Remove the copies of daemons of this user that were killed."""
+    for path in place.glob(f"{COPY}*"):
+        found = re.match(rf"{COPY}{_digits(ours.pid_space)}-(\d+)-(\d+)-", path.name)
+        if found and is_gone(replace(ours, pid=int(found[1]), pid_start=int(found[2]))):
+            with suppress(OSError):
+                if path.lstat().st_uid == os.geteuid():
+                    remove_copy(str(path))
+
+
+def _digits(text: str) -> str:
+    return "".join(re.findall(r"\d", text))
 
 
 def remove_copy(folder: str | None) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import Launch, Serve
 from tests.integration.puppets import LOCAL, Meeting, puppet
 from tests.integration.upgrade_tools import GOES_ON, again, replace
@@ -151,3 +153,19 @@ def test_a_busy_agent_whose_program_was_replaced_ends_after_its_item_r95(
     meeting.let_go()
     assert daemon.wait(first)["jq_attempt"] == daemon.wait(second)["jq_attempt"] == 1
     assert ("old" in daemon.log_text(first), "new" in daemon.log_text(second)) == (True, True)
+
+
+def test_copy_of_a_killed_daemon_is_removed_by_the_next_r94(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place := tmp_path / "run").mkdir()
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(place))
+    daemon = serve(reexec=True)
+    (left,) = place.iterdir()
+    daemon.kill()
+    assert left.exists()
+    other = serve(reexec=True)
+    (kept,) = place.iterdir()
+    assert kept != left
+    assert other.stop() == 0
+    assert list(place.iterdir()) == []
