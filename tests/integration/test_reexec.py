@@ -306,6 +306,49 @@ def test_a_daemon_that_is_killed_on_its_way_is_rescued_as_ever(launch: Launch, r
     assert {row["jq_state"] for row in other.wait_all(pks)} == {"done"}
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        pytest.param("daemon/upgrade.py", "            self._daemon.freeze()\n", id="held"),
+        pytest.param("daemon/upgrade.py", "            self._execute()\n", id="saved"),
+        pytest.param("daemon/upgrade.py", "            hold_signals()\n", id="written-down"),
+        pytest.param("cli/run.py", "        config = config_to_go_on(takeover.document, config)\n", id="executed"),
+        pytest.param("daemon/wiring.py", "            self._takeover.set_no_alarm()\n", id="restored"),
+        pytest.param("daemon/wiring.py", "        takeover.finish()\n", id="up"),
+    ],
+)
+def test_a_daemon_that_is_killed_at_any_point_of_it_is_rescued_as_ever(
+    serve: Serve, launch: Launch, program: Path, meeting: Meeting, name: str, line: str
+) -> None:
+    indent = line[: -len(line.lstrip())]
+    change(program, name, line, f"{indent}__import__('os').kill(__import__('os').getpid(), 9)\n{line}")
+    daemon = serve()
+    pk = work(daemon, meeting)
+    command(daemon)
+    assert daemon.wait_exit() != 0
+    other = launch(LOCAL + puppet())
+    assert meeting.hear() == "here"
+    meeting.let_go()
+    assert other.wait(pk)["jq_attempt"] == 2
+
+
+def test_a_program_that_fails_later_is_a_daemon_that_died(
+    serve: Serve, launch: Launch, program: Path, meeting: Meeting
+) -> None:
+    daemon = serve()
+    pk = work(daemon, meeting)
+    finish = "        takeover.finish()\n"
+    later = "        self.loop.at(self.loop.now + 0.5, lambda: __import__('os')._exit(7))\n"
+    change(program, "daemon/wiring.py", finish, finish + later)
+    command(daemon)
+    assert daemon.wait_exit() != 0
+    assert GOES_ON in daemon.stderr()
+    other = launch(LOCAL + puppet())
+    assert meeting.hear() == "here"
+    meeting.let_go()
+    assert other.wait(pk)["jq_attempt"] == 2
+
+
 def test_a_service_manager_sees_a_reload_of_the_same_process(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
