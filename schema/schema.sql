@@ -3563,7 +3563,8 @@ CREATE VIEW drover.detached_jobs AS
     j.jq_state,
     d.det_attempt AS attempt,
     d.det_host AS host,
-    ((((((d.det_spool || '/'::text) || site.site_uuid) || '/'::text) || d.det_jq_fk) || '.'::text) || d.det_attempt) AS entry,
+    ((((((d.det_spool || '/'::text) || ( SELECT site.site_uuid
+           FROM drover.site)) || '/'::text) || d.det_jq_fk) || '.'::text) || d.det_attempt) AS entry,
     d.det_since AS since,
     t.runs,
         CASE
@@ -3584,9 +3585,8 @@ CREATE VIEW drover.detached_jobs AS
               WHERE ((scheduler_status.status_scheduler = g.group_owner) AND (scheduler_status.status_host = d.det_host) AND (scheduler_status.status_agent = j.jq_type) AND (scheduler_status.status_state = 1))))) THEN ((('agent type '::text || j.jq_type) || ' has no free slot on host '::text) || d.det_host)
             ELSE 'it is adopted within seconds'::text
         END AS waits_for
-   FROM ((((((((drover.detached d
+   FROM (((((((drover.detached d
      JOIN drover.jobqueue j ON ((j.jq_pk = d.det_jq_fk)))
-     CROSS JOIN drover.site)
      LEFT JOIN drover.queue q ON ((q.queue_name = j.jq_queue)))
      LEFT JOIN drover.scheduler_group g ON ((g.group_name = q.queue_group)))
      LEFT JOIN drover.agent a ON (((a.agent_group = q.queue_group) AND (a.agent_type = j.jq_type))))

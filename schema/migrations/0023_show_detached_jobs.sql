@@ -4,7 +4,8 @@
 -- runs. `waits_for` is null while the scheduler is attached.
 create view drover.detached_jobs as
 select j.jq_pk, j.jq_type, j.jq_state, d.det_attempt as attempt, d.det_host as host,
-       d.det_spool || '/' || site_uuid || '/' || d.det_jq_fk || '.' || d.det_attempt as entry, d.det_since as since,
+       d.det_spool || '/' || (select site_uuid from drover.site) || '/' || d.det_jq_fk || '.' || d.det_attempt as entry,
+       d.det_since as since,
        t.runs, case when t.runs then j.jq_done_pid end as pid, slot.is_attached is not null as attached,
        case when not t.runs then 'its entry is to be removed'
                                  || coalesce(': host ' || h.host_name || ' is down: ' || t.down, '')
@@ -22,7 +23,6 @@ select j.jq_pk, j.jq_type, j.jq_state, d.det_attempt as attempt, d.det_host as h
             else 'it is adopted within seconds' end as waits_for
   from drover.detached d
   join drover.jobqueue j on j.jq_pk = d.det_jq_fk
- cross join drover.site
   left join drover.queue q on q.queue_name = j.jq_queue
   left join drover.scheduler_group g on g.group_name = q.queue_group
   left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.jq_type

@@ -47,6 +47,10 @@ update drover.jobqueue set jq_state = 'cancelled', jq_starttime = now(), jq_endt
 LOOKED_AT = """
 select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_user_tables where schemaname = 'drover'
 """
+VIEWS_OF_JOBS = """
+select table_name from information_schema.columns join information_schema.views using (table_schema, table_name)
+ where table_schema = 'drover' and column_name = 'jq_pk'
+"""
 FEW = 200
 GROUP: dict[str, object] = {"group": "default", "owner": OWNER}
 CHORES: dict[str, dict[str, object]] = {
@@ -166,3 +170,15 @@ def _handled(part: Plan) -> float:
 
 def _worst(plan: Plan) -> float:
     return max(map(_handled, _parts(plan)))
+
+
+def test_view_of_one_job_is_not_worth_compiling(database: str) -> None:
+    """The server compiles what it thinks is dear, which takes seconds: what a view tells of one job must look cheap."""
+    views = fetch(database, VIEWS_OF_JOBS)
+    costs = {}
+    for (name,) in views:
+        ((plan,),) = fetch(database, f"explain (format json) select * from drover.{name} where jq_pk = 1")
+        costs[name] = plan[0]["Plan"]["Total Cost"]
+    ((limit,),) = fetch(database, "show jit_above_cost")
+    assert "why" in costs
+    assert {name: cost for name, cost in costs.items() if cost > float(limit)} == {}
