@@ -219,6 +219,7 @@ def lanes_are_right(world: State) -> None:
 def has_future(world: State, job: Job) -> None:
     """A job with nothing in lanes and nothing in flight waits for something that will come."""
     expansion, ledger = job.query, world.outbox
+    knows_site = not job.pool.kind.detached or world.keepers.site  # else it is asked for, and the type waits for that
     is_served = job.pool is world.pools[job.pool.name] and job.pool.name in world.config.agents
     if not is_served or (job.host is not None and job.host not in job.pool.free):
         broken("has_future", f"job {job.pk} waits for type {job.pool.name} on {job.host}, which is gone")
@@ -230,7 +231,8 @@ def has_future(world: State, job: Job) -> None:
         if world.trial is job and job.pk in ledger.saves:
             return
         is_suspect = job.rules.rescued >= SUSPECT_AFTER and job.pk in job.pool.unread
-        if is_suspect and world.trial is not job and (world.trial or not (world.is_assigning and job.pool.enabled)):
+        may_try = world.is_assigning and job.pool.enabled and knows_site
+        if is_suspect and world.trial is not job and (world.trial or not may_try):
             return  # its turn comes
         if job.pk in ledger.reads or any((job.pk, job.attempt) in _rows_of(each) for each in sent):
             return
@@ -240,7 +242,7 @@ def has_future(world: State, job: Job) -> None:
         sent = [getattr(each, "request", each) for each in (ledger.in_flight, *ledger.repeats, *ledger.locked)]
         pool = job.pool
         is_busy = pool.singles or pool.marking or any(slot.job is not None or slot.wanted is DIE for slot in pool.slots)
-        if job in pool.rescued and (is_busy or not world.is_assigning or not pool.enabled):
+        if job in pool.rescued and (is_busy or not world.is_assigning or not pool.enabled or not knows_site):
             return  # its turn comes with the next room
         if job.pk in ledger.marks or any((job.pk, job.attempt) in _rows_of(each) for each in sent):
             return
