@@ -12,6 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from scheduler.cli.config_files import with_logins
 from scheduler.cli.findings import FAIL, OK, WARN, Finding
 from scheduler.cli.session import Session
+from scheduler.database.connected import ended
 from scheduler.drivers.libpq import login_of, readable, writable
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
@@ -86,7 +87,7 @@ def _try_login(login: Login, held: ExitStack) -> Finding:
     who = f"log-in {login.connection} ({login.purpose}) as {login.role}"
     try:
         given = {"connect_timeout": LOGIN_LIMIT_S, **conninfo_to_dict(login.conninfo)}
-        session = Session(held.enter_context(psycopg.connect(make_conninfo("", **given), autocommit=True)))
+        session = Session(held.enter_context(ended(psycopg.connect(make_conninfo("", **given), autocommit=True))))
         is_right = login.connection not in ("queue", "watch") or session.value("may_register")
         most = session.value("role_connection_limit")
     except psycopg.Error as error:

@@ -1,5 +1,9 @@
 """A session of a command, and what the server still counts of it."""
 
+from threading import Timer
+
+import psycopg
+
 from scheduler.database.connected import connected
 from tests.connection_tools import member
 
@@ -11,3 +15,12 @@ def test_role_of_one_connection_connects_again_at_once(database_with_roles: str)
         for _ in range(SESSIONS):
             with connected(conninfo) as connection:
                 assert connection.execute("select 1").fetchone() == (1,)
+
+
+def test_session_that_ends_in_a_moment_is_waited_for(database_with_roles: str) -> None:
+    """So is one that was refused: it counts against the limit that refused it."""
+    with member(database_with_roles, "drover_readonly", 1) as conninfo:
+        other = psycopg.connect(conninfo)
+        Timer(0.3, other.close).start()
+        with connected(conninfo) as connection:
+            assert connection.execute("select 1").fetchone() == (1,)
