@@ -32,7 +32,8 @@ LONGEST_PASSWORD: Final = 1000  # bytes; libpq takes no more
 SHELL_AGENT: Final = "drover-agent-shell"
 WHOLE_LINE: Final = "%{*}"
 WITH_VALUE: Final = "--heartbeat"  # the one option of that agent; the value may be the next word
-# A shell reads the file and becomes the program, or calls what the file defines; it has no brace, a placeholder would.
+# A shell reads the prelude, then executes the program, or calls the function of that name that the prelude defines.
+# This text has no braces: they would be taken for placeholders of the command.
 BEHIND_PRELUDE: Final = 'test -r "$0" && . "$0" || exit; case $(command -v -- "$1") in */*) exec "$@" ;; esac; "$@"'
 
 Check = Callable[[Config], Iterable[Mistake]]

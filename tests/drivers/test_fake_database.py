@@ -127,7 +127,7 @@ class Program:
         self.twins.adopt(self.rng.choice(OWNERS), live, self.rng.choice((0.0, 10.0)), types)
 
     def release(self) -> None:
-        """What hosts keep of jobs that do not run is removed, or some of it; they keep what nobody knows, too."""
+        """Remove some entries of jobs that have ended from the spools of hosts, and add entries that no job is for."""
         kept = [(pk, attempt) for _, _, pk, attempt in self.twins.read_kept()]
         gone = self.rng.sample(kept, self.rng.randrange(len(kept) + 1))
         self.twins.forget_kept(gone, [*self.twins.fake.detached, (self.pk + 1000, 1)])

@@ -16,7 +16,7 @@ from tests.needs import need
 from tests.patience import PATIENCE_S
 
 CLOSED = "closed"
-LOOK_S = 0.02  # between two looks at what tells nobody that it has changed
+LOOK_S = 0.02  # seconds between two looks at the state of a process, of whose change we get no event
 
 
 class Attached:
@@ -121,7 +121,7 @@ def await_death(pid: int) -> None:
 
 
 def await_stop(pid: int, is_stopped: bool) -> None:
-    """Wait until a process is stopped, or runs on: nobody but its parent is told."""
+    """Wait until a process is stopped, or runs on, by looking again and again: only its parent gets an event."""
     for _ in range(int(PATIENCE_S / LOOK_S)):
         if (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T") == is_stopped:
             return

@@ -149,7 +149,7 @@ def canaries(seed: int, config: Config) -> Config:
 
 
 def has_detached(seed: int) -> bool:
-    """Say whether jobs of a type of this seed are detached."""
+    """Return whether this seed has an agent type whose jobs are detached."""
     return seed % DETACHED[0] == DETACHED[1]
 
 

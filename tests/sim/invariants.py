@@ -475,7 +475,7 @@ def what_is_in_hand_is_noted(sim: "Sim") -> None:
     """A rescue looks only where drover.in_hand points to; detached jobs that run are found in drover.detached."""
     noted = {pk for _, pks, _ in sim.database.noted for pk in pks}
     if lost := [pk for pk, row in sim.database.hand.items() if pk not in noted and not sim.database.runs_detached(row)]:
-        broken("what_is_in_hand_is_noted", f"nobody would find {lost}")
+        broken("what_is_in_hand_is_noted", f"no record or row says that these jobs are in hand: {lost}")
 
 
 def leases_are_single(sim: "Sim") -> None:
