@@ -538,11 +538,13 @@ c as materialized (select j from given where not exists (select from clashes)),
 me as (
   insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid, scheduler_boot_id,
                                 scheduler_pid_space, scheduler_pid_start, scheduler_version, scheduler_lease,
-                                scheduler_takes_shared)
+                                scheduler_takes_shared, scheduler_verbs)
   select :owner::uuid, :group::text, j ->> 'host', (j ->> 'pid')::integer, j ->> 'boot_id', j ->> 'pid_space',
-         (j ->> 'pid_start')::bigint, j ->> 'version', (j ->> 'lease')::float8, true from c
+         (j ->> 'pid_start')::bigint, j ->> 'version', (j ->> 'lease')::float8, true,
+         array(select jsonb_array_elements_text(j -> 'verbs')) from c
   on conflict (scheduler_uuid) do update
-    set scheduler_seen = now(), scheduler_version = excluded.scheduler_version),
+    set scheduler_seen = now(), scheduler_version = excluded.scheduler_version,
+        scheduler_verbs = excluded.scheduler_verbs),
 g as (insert into drover.scheduler_group (group_name) select :group::text from c on conflict do nothing),
 h as (
   insert into drover.host as t
@@ -1415,18 +1417,19 @@ select :command::bigint, scheduler_uuid, scheduler_host || '.' || scheduler_pid,
 on conflict do nothing
 
 -- name: close_commands
--- End the commands for every scheduler that all schedulers registered before them have acknowledged, the dead ones
--- excepted: a scheduler that was not seen for two of its leases is dead. It is a statement of its own after each
--- acknowledgement, so that the last of two at the same time sees both. Return the commands that ended, and whether they
--- have children. A command that another session has locked is skipped.
+-- End the commands for every scheduler that all schedulers registered before them have acknowledged, but for those of a
+-- version before the verb and the dead ones: a scheduler that was not seen for two of its leases is dead. It is a
+-- statement of its own after each acknowledgement, so that the last of two at the same time sees both. Return the
+-- commands that ended, and whether they have children. A command that another session has locked is skipped.
 with waiting as materialized (
-  select c.jq_pk, c.jq_host
+  select c.jq_pk, c.jq_host, v.verb
     from drover.claimable w,
          lateral (
            select * from drover.jobqueue
-            where jq_pk between w.claim_jq_fk and w.claim_jq_fk and jq_state = 'queued' limit 1) c
+            where jq_pk between w.claim_jq_fk and w.claim_jq_fk and jq_state = 'queued' limit 1) c,
+         lateral (select drover.word(left(c.jq_args, 1001), 1) as verb offset 0) v
    where w.claim_type = 'command' and w.claim_queue = '' and w.claim_rank < '2'  -- operators' commands
-     and drover.word(left(c.jq_args, 1001), 1) = any (:every::text[])),
+     and v.verb = any (:every::text[])),
 over as materialized (
   select w.jq_pk, coalesce(bool_and(ack_ok), false) as ok,
          coalesce(string_agg(ack_name || ': ' || ack_text, '; ' order by ack_name), 'no scheduler was running') as text,
@@ -1434,7 +1437,7 @@ over as materialized (
     from waiting w left join drover.command_ack on ack_jq_fk = w.jq_pk
    where not exists (
      select from drover.scheduler s
-      where s.scheduler_number < w.jq_pk
+      where s.scheduler_number < w.jq_pk and w.verb = any (s.scheduler_verbs)
         and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)
         and coalesce(w.jq_host in (s.scheduler_host, s.scheduler_host || '.' || s.scheduler_pid), true)
         and not exists (

@@ -4733,7 +4733,8 @@ CREATE TABLE drover.scheduler (
     scheduler_started timestamp with time zone DEFAULT now() NOT NULL,
     scheduler_seen timestamp with time zone DEFAULT now() NOT NULL,
     scheduler_number bigint DEFAULT COALESCE(pg_sequence_last_value('drover.jobqueue_jq_pk_seq'::regclass), (0)::bigint) NOT NULL,
-    scheduler_takes_shared boolean DEFAULT false NOT NULL
+    scheduler_takes_shared boolean DEFAULT false NOT NULL,
+    scheduler_verbs text[] DEFAULT ARRAY['shutdown'::text, 'reload'::text, 'reopen-log'::text, 'verbose'::text, 'reset'::text, 'poll'::text] NOT NULL
 );
 
 CREATE TABLE drover.share (

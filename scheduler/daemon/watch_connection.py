@@ -31,6 +31,7 @@ from scheduler.model.events import LeaseLost, Serve, Woken
 from scheduler.model.host_filters import ranges_text
 from scheduler.model.queue_requests import Cells
 from scheduler.model.states import NEVER, LeaseState
+from scheduler.model.verbs import EVERY, about
 from scheduler.package_data import version
 from scheduler.policy.core import Core
 from scheduler.policy.serving import Lease, LeaseStatement, Owner
@@ -335,6 +336,7 @@ def _described(config: Config, identity: Identity) -> dict[str, Any]:
     return {
         **asdict(identity),
         "version": version(),
+        "verbs": about(EVERY),
         "lease": config.scheduler.lease,
         "hosts": [
             {"name": name, "letters": ranges_text(host.priorities)} | attrs.asdict(host)

@@ -104,7 +104,8 @@ REPEATED = """
 select pk, jq_args, sum(times) from faults.begun join drover.jobqueue on jq_pk = pk
  where jq_args !~ '(fail|blocked:|stuck:|1000)' group by pk, jq_args having sum(times) > 1 order by pk
 """
-WAITING = """select jq_pk, w.jq_state::text, reason, jq_attempt, jq_rescued, drover.has_token(j) as has_token,
+WAITING = """select jq_pk, w.jq_state::text, left(jq_args, 60), reason, jq_attempt, jq_rescued,
+       drover.has_token(j) as has_token,
        (select array_agg(log_message order by log_pk) from drover.log where log_jq_fk = jq_pk) as log
   from drover.why w join drover.jobqueue j using (jq_pk) where w.jq_state < 'done' limit 10"""
 RECORDS = "select hand_owner::text, hand_jobs from drover.in_hand"

@@ -246,6 +246,17 @@ def test_commands_of_both_versions_work_with_a_daemon_of_either(upgraded: Site, 
         assert (words, mine.returncode, mine.stderr) == (words, 0, "")
 
 
+def test_a_command_that_the_old_version_does_not_know_ends_without_it(upgraded: Site, version: Version) -> None:
+    patient = "[scheduler]\nlease = 600.0\n"  # else the old one may take over, and refuses the command
+    upgraded.serving(config=f"{patient}{upgraded.types('d1')}", metered=False)
+    stand_by(upgraded, version=version)
+    mine = ours(upgraded, "reexec --wait=60")
+    assert mine.returncode == 0, mine.stdout + mine.stderr
+    assert "has taken over" in mine.stdout
+    result = upgraded.value("select jq_result from drover.jobqueue where jq_args = 'reexec'")
+    assert len(result) == 1, result  # that of the new one
+
+
 @pytest.mark.parametrize("active", ["old", "new"])
 def test_statements_of_front_ends_work_with_either(upgraded: Site, version: Version, active: str) -> None:
     upgraded.serving(version=version if active == "old" else None, metered=False)
