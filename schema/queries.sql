@@ -1417,10 +1417,10 @@ select :command::bigint, scheduler_uuid, scheduler_host || '.' || scheduler_pid,
 on conflict do nothing
 
 -- name: close_commands
--- End the commands for every scheduler that all schedulers registered before them have acknowledged, but for those of a
--- version before the verb and the dead ones: a scheduler that was not seen for two of its leases is dead. It is a
--- statement of its own after each acknowledgement, so that the last of two at the same time sees both. Return the
--- commands that ended, and whether they have children. A command that another session has locked is skipped.
+-- End the commands for every scheduler that all schedulers registered before them have acknowledged. A scheduler whose
+-- version does not know the verb is not waited for, nor is a dead one, which was not seen for two of its leases. The
+-- query runs after each acknowledgement as a statement of its own, so that the last of two at the same time sees both.
+-- Return the commands that ended, and whether they have children. A command that another session has locked is skipped.
 with waiting as materialized (
   select c.jq_pk, c.jq_host, v.verb
     from drover.claimable w,
@@ -1432,7 +1432,8 @@ with waiting as materialized (
      and v.verb = any (:every::text[])),
 over as materialized (
   select w.jq_pk, coalesce(bool_and(ack_ok), false) as ok,
-         coalesce(string_agg(ack_name || ': ' || ack_text, '; ' order by ack_name), 'no scheduler was running') as text,
+         coalesce(string_agg(ack_name || ': ' || ack_text, '; ' order by ack_name),
+                  'no scheduler was running that knows it') as text,
          jsonb_object_agg(ack_name, ack_text) filter (where ack_name is not null) as result
     from waiting w left join drover.command_ack on ack_jq_fk = w.jq_pk
    where not exists (

@@ -33,7 +33,7 @@ SHELL_AGENT: Final = "drover-agent-shell"
 WHOLE_LINE: Final = "%{*}"
 WITH_VALUE: Final = "--heartbeat"  # the one option of that agent; the value may be the next word
 # A shell reads the prelude, then executes the program, or calls the function of that name that the prelude defines.
-# This text has no braces: they would be taken for placeholders of the command.
+# This text has no braces: in a command the words in braces, such as {args}, are replaced.
 BEHIND_PRELUDE: Final = 'test -r "$0" && . "$0" || exit; case $(command -v -- "$1") in */*) exec "$@" ;; esac; "$@"'
 
 Check = Callable[[Config], Iterable[Mistake]]

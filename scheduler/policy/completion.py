@@ -175,7 +175,7 @@ def _interrupt(state: State, slot: Slot, job: Job, why: str) -> None:
 
 
 def take_back(state: State, slot: Slot, why: str, now: float) -> None:
-    """Give the one-parameter job of a slot back to the queue, since its process has not begun it; end the process."""
+    """Give the one-parameter job of a slot back to the queue, and end its process, which has not begun the job."""
     job = slot.job
     assert job is not None
     job.set_verdict(job.verdict or Verdict(GIVEN_BACK, why))

@@ -228,6 +228,13 @@ def test_what_only_the_new_version_knows_stays_whole_while_the_old_one_serves(up
 # ---- commands and statements
 
 
+TO_THE_LAST = """
+insert into drover.jobqueue (jq_type, jq_args, jq_host)
+select 'command', 'reexec', scheduler_host || '.' || scheduler_pid
+  from drover.scheduler order by scheduler_started desc limit 1 returning jq_pk
+"""
+
+
 def ours(site: Site, words: str) -> "warm.CompletedProcess[str]":
     return warm.run(
         [sys.executable, "-m", "scheduler.cli.main", *words.split()],
@@ -246,7 +253,7 @@ def test_commands_of_both_versions_work_with_a_daemon_of_either(upgraded: Site, 
         assert (words, mine.returncode, mine.stderr) == (words, 0, "")
 
 
-def test_a_command_that_the_old_version_does_not_know_ends_without_it(upgraded: Site, version: Version) -> None:
+def test_a_command_that_the_old_version_does_not_know_ends_without_it_f143(upgraded: Site, version: Version) -> None:
     patient = "[scheduler]\nlease = 600.0\n"  # else the old one may take over, and refuses the command
     upgraded.serving(config=f"{patient}{upgraded.types('d1')}", metered=False)
     stand_by(upgraded, version=version)
@@ -255,6 +262,18 @@ def test_a_command_that_the_old_version_does_not_know_ends_without_it(upgraded: 
     assert "has taken over" in mine.stdout
     result = upgraded.value("select jq_result from drover.jobqueue where jq_args = 'reexec'")
     assert len(result) == 1, result  # that of the new one
+
+
+def test_a_command_to_the_old_version_alone_fails_if_that_does_not_know_it_f143(
+    upgraded: Site, version: Version
+) -> None:
+    upgraded.serving(metered=False)
+    stand_by(upgraded, version=version)
+    (pk,) = upgraded.rows(TO_THE_LAST)[0]
+    end = "select jq_state::text, jq_endtext from drover.jobqueue where jq_pk = %s and jq_endtime is not null"
+    assert upgraded.until(lambda: upgraded.rows(end, pk), "the command does not end") == [
+        ("failed", "no scheduler was running that knows it")
+    ]
 
 
 @pytest.mark.parametrize("active", ["old", "new"])

@@ -72,7 +72,7 @@ def test_an_old_shutdown_does_not_stop_a_new_daemon_after_the_clock_was_set_back
         ((order,),) = operator.execute("select drover.command('shutdown')")
     site.set_clock("-1h")
     with site.serving() as daemon:
-        assert daemon.wait(order, "failed")["jq_endtext"] == "no scheduler was running"
+        assert daemon.wait(order, "failed")["jq_endtext"] == "no scheduler was running that knows it"
         daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
 
 

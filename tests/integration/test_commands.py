@@ -237,7 +237,7 @@ def test_old_shutdown_does_not_stop_a_new_daemon(launch: Launch, text: str) -> N
     pk = command(first, "shutdown")
     second = launch(text)
     row = second.wait(pk, "failed")
-    assert row["jq_endtext"] == "no scheduler was running"
+    assert row["jq_endtext"] == "no scheduler was running that knows it"
     second.wait(second.insert(jq_type="a", jq_args="x"))
 
 

@@ -169,7 +169,7 @@ def test_no_bytes_name_a_file_outside_a_root_r50(tail: bytes) -> None:
     with tree() as top:
         before = files(top / "outside")
         with suppress(removal.RefusedError, OSError):
-            removal.remove(bytes(top) + b"/root/" + tail, [removal.Root(bytes(top / "root"))])
+            removal.remove(b"/".join([bytes(top), b"root", tail]), [removal.Root(bytes(top / "root"))])
         assert files(top / "outside") == before
 
 
