@@ -41,6 +41,14 @@ def _has_slurm() -> bool:
     return os.geteuid() == 0 and all(daemons)
 
 
+def _may_group() -> bool:
+    """Return whether control groups can be made, for what stands in for systemd (tests/integration/unit_tools.py)."""
+    return any(
+        (place / "cgroup.procs").exists() and os.access(place / "cgroup.procs", os.W_OK)
+        for place in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+    )
+
+
 # A directory over another one, as root may mount it.
 OVERLAY = """
 cd /mnt
@@ -82,6 +90,20 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "dpkg-deb": lambda: shutil.which("dpkg-deb") is not None and _runs("/usr/bin/python3", "-c", "import venv"),
     "postgres account": _may_run_postgres,
     "root": lambda: os.geteuid() == 0,
+    "control groups": _may_group,
+    "systemd in namespaces": lambda: (
+        _may_group()
+        and _runs(
+            "unshare",
+            "--pid",
+            "--mount",
+            "--cgroup",
+            "--fork",
+            "sh",
+            "-c",
+            "test -x /lib/systemd/systemd && mount -t tmpfs tmpfs /run",
+        )
+    ),
     "puremagic": lambda: importlib.util.find_spec("puremagic") is not None,
     "chromium": lambda: CHROMIUM is not None and importlib.util.find_spec("playwright") is not None,
     "promtool": lambda: shutil.which("promtool") is not None,

@@ -77,14 +77,28 @@ def _greet() -> int:
 def _run(options: Namespace) -> int:
     """Run the command, or go on as the daemon whose program was executed before us."""
     words = os.environ.pop("DROVER_HANDOVER", "")
-    if not words or options.command != "run":
+    if options.command != "run":
         return _call(options)
+    if not words:
+        return _begin(options)
     from scheduler.daemon.handover import Takeover  # no other command needs it
     from scheduler.drivers.system import hide
 
     hide()  # first: agents live that could look
     takeover = options.takeover = Takeover(words, os.environ)
     return takeover.guard(lambda: _call(options))
+
+
+def _begin(options: Namespace) -> int:
+    """Run the daemon, or go on as the one before us if that has left something to the service manager."""
+    if "LISTEN_PID" in os.environ:
+        from scheduler.daemon.inheritance import Inheritance
+        from scheduler.drivers.system import hide
+
+        hide()
+        options.inheritance = Inheritance(os.environ)
+        options.takeover = options.inheritance.takeover
+    return _call(options)
 
 
 def _call(options: Namespace) -> int:

@@ -33,13 +33,15 @@ from scheduler.cli.session import (
 from scheduler.daemon import guardian, log, upgrade
 from scheduler.daemon.daemon_state import config_to_go_on, restored_core
 from scheduler.daemon.handover import Takeover
+from scheduler.daemon.inheritance import Inheritance
 from scheduler.daemon.wiring import Daemon
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.process_spec import user_mistakes
+from scheduler.drivers.process_spec import Surroundings, user_mistakes
 from scheduler.drivers.service_manager import pop_manager
 from scheduler.drivers.system import close_all, hide, take_name
 from scheduler.errors import ConfigError, DatabaseAbsentError, SchemaOutdatedError
 from scheduler.model.config import Config, Database
+from scheduler.package_data import agent_folders
 
 FIRST_WAIT_S: Final = 0.2
 DAEMON_ONLY: Final = ("read_stdin", "ignore_hosts", "rescue", "test", "test_first", "quits")
@@ -68,10 +70,13 @@ def run(options: Namespace, config: Config) -> int:
     log.LOG.info("configuration %s", locate(options.config, os.environ))
     written, config = config.database, with_logins(config, os.environ)
     read = _reload_function(options, written, config.database)
-    program = upgrade.started_program(environment, None if takeover is None else takeover.document)
+    inheritance = getattr(options, "inheritance", None) or Inheritance(os.environ)
     if takeover is not None:
-        config = config_to_go_on(takeover.document, config)
+        takeover, config = _with_state(takeover, config, inheritance)
+    is_elsewhere = takeover is not None and not takeover.is_left  # the program to be executed next, after a hand-back
+    program = upgrade.started_program(environment, takeover.document if takeover and is_elsewhere else None)
     manager = pop_manager(os.environ)
+    kept_agents = None if options.read_stdin else inheritance.kept_agents(config, manager, takeover)
     with running_database(config) as conninfo:  # before the guardian: others may use that server when we are gone
         _wait_for_database(config, conninfo)
         guardian_fd = guardian.begin(os.environ)
@@ -79,20 +84,33 @@ def run(options: Namespace, config: Config) -> int:
         if has_guardian:
             program = replace(program, environment={**environment, guardian.GUARDED: str(os.getppid())})
         locks = database_locks(config)
+        survivors = inheritance.document(config, Surroundings(os.environ, tuple(agent_folders())), time.monotonic())
         try:
             daemon = Daemon(
                 config, conninfo_of_daemon(config, conninfo), reads_stdin=options.read_stdin, manager=manager,
                 has_guardian=has_guardian, quits_if_served=options.quits, read=read, program=program,
-                locks=locks, takeover=takeover,
+                locks=locks, takeover=takeover, kept_agents=kept_agents, survivors=survivors,
             )  # fmt: skip
             if guardian_fd is not None:
                 daemon.loop.register(guardian_fd, EPOLLIN, partial(_guardian_ended, daemon.loop, guardian_fd))
             status = daemon.run()
         finally:
-            if takeover is None or takeover.is_over:  # else the program before us goes on with what there is
+            is_over = takeover is None or takeover.is_over  # else the program before us goes on with what there is
+            if is_over and kept_agents is None:  # else the warden does that
                 guardian.end_family()
             close_all(locks)
     return status
+
+
+def _with_state(takeover: Takeover, config: Config, inheritance: Inheritance) -> tuple[Takeover | None, Config]:
+    """Return what there is to go on with, and the configuration for it. Errors: ConfigError, it is of another group."""
+    try:
+        return takeover, config_to_go_on(takeover.document, config)
+    except ConfigError as error:
+        if not takeover.is_left:
+            raise
+        inheritance.give_up(str(error))
+        return None, config
 
 
 def rehearse(takeover: Takeover, config: Config) -> int:

@@ -6,7 +6,7 @@ were lost and made again, with the same owner and the same lease.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import attrs
 
@@ -24,6 +24,15 @@ VERSION: Final = 1
 TABLES: Final = ("scheduler", "hosts", "agents", "queues", "conditions", "schedules")  # the database's has passwords
 
 
+class Keeping(Protocol):
+    """What a program that is executed in our place needs of KeptAgents."""
+
+    @property
+    def fds(self) -> list[int]: ...
+
+    def kept(self) -> dict[str, Any]: ...
+
+
 class DaemonState:
     """The parts of one daemon whose state travels."""
 
@@ -32,6 +41,7 @@ class DaemonState:
     ) -> None:
         self._loop, self._core, self._processes, self._watch = loop, core, processes, watch
         self._config = config
+        self.kept_agents: Keeping | None = None  # what leaves agents to the daemon that is started next
         self.frozen_at: float | None = None
 
     @property
@@ -105,6 +115,27 @@ class DaemonState:
             "watch": self._watch.kept(),
             "fds": self.fds,
         }
+
+
+def renumbered(document: Mapping[str, Any], numbers: Mapping[int, int]) -> dict[str, Any]:
+    """Return what another process has left, with the numbers that descriptors have here; no process is our child."""
+    processes = dict(document["processes"])
+    processes["children"] = [_renumbered_child(each, numbers) for each in processes["children"]]
+    for kind in ("ssh", "retired"):
+        processes[kind] = [each | {"link": _renumbered_link(each["link"], numbers)} for each in processes[kind]]
+    return {**document, "processes": processes, "fds": [numbers[fd] for fd in document["fds"]]}
+
+
+def _renumbered_child(child: Mapping[str, Any], numbers: Mapping[int, int]) -> dict[str, Any]:
+    ends = {"ends": [numbers.get(fd, fd) for fd in child["ends"]], "is_child": False}  # a closed one has no number
+    return {**child, **ends} | ({"pidfd": numbers[child["pidfd"]]} if "pidfd" in child else {})
+
+
+def _renumbered_link(link: Mapping[str, Any], numbers: Mapping[int, int]) -> dict[str, Any]:
+    if link["process"] is None:
+        return {**link}
+    pid, *fds = link["process"]
+    return {**link, "process": [pid, *[numbers[fd] for fd in fds]]}
 
 
 def _tables(config: Config) -> dict[str, Any]:

@@ -125,10 +125,10 @@ def _reap(wanted: int = 0) -> os.waitid_result | None:
 def _children() -> list[int]:
     """Return our children that are ours to kill, for a pid is not used again before we have reaped it."""
     with open("/proc/thread-self/children") as children:
-        return [child for child in map(int, children.read().split()) if not _is_kept(child)]
+        return [child for child in map(int, children.read().split()) if not is_kept(child)]
 
 
-def _is_kept(child: int) -> bool:
+def is_kept(child: int) -> bool:
     """Return whether a process is of a detached job, which goes on: its environment says so from its start."""
     try:
         with open(f"/proc/{child}/environ", "rb") as environment:

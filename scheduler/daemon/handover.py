@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 VARIABLE: Final = "DROVER_HANDOVER"  # in the environment of a program that is to go on: what is wanted, and the memfd
-GO, TRY, BACK = "go", "try", "back"
+GO, TRY, BACK, LEFT = "go", "try", "back", "left"  # the last one: by a daemon before us, which has ended
 SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 START_COPY: Final = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from scheduler.cli.main import main; sys.exit(main())"
@@ -86,9 +86,19 @@ class Takeover:
         return self.kind == BACK
 
     @property
+    def is_left(self) -> bool:
+        """Return whether a daemon before us has left this and ended: it was another process."""
+        return self.kind == LEFT
+
+    @property
+    def is_last(self) -> bool:
+        """Return whether no program is left to hand back to."""
+        return self.is_back or self.is_left
+
+    @property
     def told(self) -> str:
         """Return what has happened, in words."""
-        return self.reason if self.is_back else "the new program goes on"
+        return self.reason if self.is_last else "the new program goes on"
 
     @property
     def limit_s(self) -> float:
@@ -100,7 +110,7 @@ class Takeover:
 
         The program that was handed back to has no deadline: there is none behind it, and its agents would be killed.
         """
-        if self.is_trial or self.is_back:
+        if self.is_trial or self.is_last:
             return call()
         self._set_alarm(self.limit_s)
         try:

@@ -151,6 +151,8 @@ class Upgrade:
     def _come_from(self, takeover: handover.Takeover) -> None:
         """Tell those who asked for it that the program was replaced, or why it was not."""
         given = takeover.document["program"]
+        if takeover.is_left:
+            return
         is_back = takeover.is_back
         text = takeover.reason if is_back else f"version {version()} has taken over from {given['version']}"
         self._outcomes = {int(pk): (not is_back, text) for pk in given.get("commands", ())}
@@ -279,6 +281,8 @@ class Upgrade:
             "commands": sorted(self._commands),
         }  # fmt: skip
         document = {**self._daemon.document(), "program": given, "limit": self._limit_s, "locks": list(self._locks)}
+        if (keeping := self._daemon.kept_agents) is not None:
+            document |= {"keeping": keeping.kept(), "fds": [*document["fds"], *keeping.fds]}
         return document | {"fds": [*document["fds"], *self._locks]}
 
     def _execute(self) -> None:

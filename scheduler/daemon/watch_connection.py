@@ -56,6 +56,7 @@ class Watch:
         self._is_paused = False  # another program is to take over: nothing but the lease
         self._is_settled = False  # since that began all is written down
         self._takes_over: Callable[[], None] | None = None  # called when all is known that a program before us knew
+        self._is_unknown = False  # the program before us had another pid
         self._is_opening = False  # the group is ours; commands that waited for a daemon come before its first job
         schedinfo = f"{self._identity.host}.{self._identity.pid}"
         self.connections = Connections(loop, config, conninfo, core, queries, schedinfo, self, daemon.show_state)
@@ -91,8 +92,12 @@ class Watch:
         """Return what another program needs to go on with our group: JSON."""
         return {"owner": self.owner, "lease": self.lease.kept(), "backend": self.connections.queue.backend}
 
-    def go_on(self, kept: Mapping[str, Any], ready: Callable[[], None]) -> None:
-        """Go on with the group of a program before us; `ready` is called when agents may be given work again."""
+    def go_on(self, kept: Mapping[str, Any], ready: Callable[[], None], *, is_unknown: bool) -> None:
+        """Go on with the group of a program before us; `ready` is called when agents may be given work again.
+
+        `is_unknown`: others know a process as the owner that has ended, and may take the group over at once.
+        """
+        self._is_unknown = is_unknown
         self.owner = kept["owner"]
         self.connections.go_on(self.owner, kept.get("backend"))
         self._takes_over = ready
@@ -100,10 +105,20 @@ class Watch:
 
     def _steps_of_takeover(self) -> Steps[None] | None:
         """Return the next step: the lease is renewed, rows and memory are compared, then the tables are read."""
+        if self._is_unknown:
+            return self._introduce()
         if statement := self.lease.step(self._loop.now):
             return self._lease_steps(statement)
         is_ours = self.lease.state is not LeaseState.SERVING or self.lease.is_renewed
         return self._take_over() if is_ours and self.connections.is_queue_ready else None
+
+    def _introduce(self) -> Steps[None]:
+        """Write down which process the owner is now, before anybody sees that the one before us is gone."""
+        self._is_unknown = False
+        try:
+            yield from self.register(self._config)
+        except ConfigError as error:
+            log_line("error", f"not registered: {error}")
 
     def _take_over(self) -> Steps[None]:
         is_serving = self.lease.state is LeaseState.SERVING

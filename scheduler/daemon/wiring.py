@@ -6,13 +6,15 @@ gets its next request, the watch connection its next statement, then the loop wa
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from select import EPOLLIN
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any, Final
 
 from scheduler.daemon.daemon_state import DaemonState, restored_core
 from scheduler.daemon.handover import NotUpError, Takeover
+from scheduler.daemon.kept_agents import KeptAgents
 from scheduler.daemon.log import LOG, TRACE, crash_fd, echo, log_line
 from scheduler.daemon.stdin_jobs import StdinJobs
 from scheduler.daemon.upgrade import Program, Upgrade, hold_signals, remove_copy
@@ -26,11 +28,12 @@ from scheduler.drivers.processes import Processes
 from scheduler.drivers.program_files import copies_folder
 from scheduler.drivers.service_manager import Notifier, ReadyFile, ServiceManager
 from scheduler.drivers.sql import load
-from scheduler.drivers.system import Signals, collect_rarely
+from scheduler.drivers.system import LEAVE, Signals, collect_rarely
 from scheduler.errors import ConfigError
 from scheduler.model import events as e
 from scheduler.model.config import Config
 from scheduler.model.counters import Counted
+from scheduler.model.states import LeaseState
 from scheduler.package_data import agent_folders, schema_dir, version
 from scheduler.policy.core import Core
 from scheduler.policy.reload import changes, within_reach
@@ -46,14 +49,18 @@ class Daemon:
         self, config: Config, conninfo: str, *, reads_stdin: bool = False, manager: ServiceManager | None = None,
         has_guardian: bool = False, quits_if_served: bool = False, read: Callable[[], Config] | None = None,
         program: Program | None = None, locks: Sequence[int] = (), takeover: Takeover | None = None,
+        kept_agents: KeptAgents | None = None, survivors: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """Be ready to `run`; with `takeover` as the daemon that has left this, whose program was executed before us."""
+        """Be ready to `run`; with `takeover` as the daemon that has left this, whose program was executed before us.
+
+        `survivors` is a state of agents that had nothing in hand when the daemon before us crashed.
+        """
         self.config = config
         self._takeover = takeover
         self._quits_if_served = quits_if_served
         self._read = read or (lambda: config)  # the files anew. Errors: ConfigError
         self.loop = Loop(on_pause=self._resume)
-        kept = None if takeover is None else takeover.document
+        kept = survivors if takeover is None else takeover.document
         self.core = Core(config, self.loop.now) if kept is None else restored_core(kept, config, self.loop.now)
         self.core.report_ends(reads_stdin)
         self.core.log_routine(LOG.isEnabledFor(logging.DEBUG))
@@ -64,6 +71,7 @@ class Daemon:
         self.processes = Processes(
             self.loop, config, agent_folders(), self.core.agent_output, self.core.agent_stderr,
             self.core.exec_output, self._handle, copies_folder(os.environ), None if kept is None else kept["processes"],
+            None if kept_agents is None else kept_agents.book.marks,
         )  # fmt: skip
         self.errands = Errands(self.loop, self.processes)
         self._connect(config, conninfo, reads_stdin)
@@ -76,9 +84,21 @@ class Daemon:
                 self.loop, self._whole, program, self._prepare_exec, self._recover, follows=timers.reexec,
                 limit_s=timers.reexec_limit, locks=locks, takeover=takeover,
             )  # fmt: skip
-        if kept is not None:
-            self._whole.frozen_at = float(kept["frozen_at"])
-            self.watch.go_on(kept["watch"], self._come_up)
+        if takeover is not None:
+            self._whole.frozen_at = float(takeover.document["frozen_at"])
+            self.watch.go_on(takeover.document["watch"], self._come_up, is_unknown=takeover.is_left)
+        elif survivors is not None:
+            self.processes.thaw()
+        self._has_survivors = survivors is not None
+        self._is_leaving = False
+        self.has_left = False  # all agents, for the daemon that is started next
+        self._kept_agents = kept_agents
+        if kept_agents is not None:
+            self._whole.kept_agents = kept_agents
+            kept_agents.use(self.loop, self.core, self.processes, self._whole, lambda: self.config)
+            self.loop.register(kept_agents.warden.line.fileno(), EPOLLIN, self._warden_ended)
+            if takeover is None or not takeover.is_left:
+                kept_agents.came_up()
 
     def _connect(self, config: Config, conninfo: str, reads_stdin: bool) -> None:
         """Create what uses the database; nothing is open yet."""
@@ -148,6 +168,9 @@ class Daemon:
             if self._is_taking_over:  # we hand back: nothing of what the program before us left is to end
                 hold_signals()
                 signals.close()
+            elif self.has_left:
+                signals.close()
+                self._close_without_agents()
             else:
                 signals.close()
                 self.close()
@@ -216,15 +239,17 @@ class Daemon:
             return  # a signal, or the deadline of what was handed back to, came before the database's answer
         held_s = self.loop.now - self._whole.frozen_since
         takeover.finish()
+        if self._kept_agents is not None and takeover.is_left:
+            self._kept_agents.came_up()  # before anything is read: what was left is the past from now on
         self._whole.release()
-        if (copy := takeover.document["program"].get("copy")) and not takeover.is_back:
+        if (copy := takeover.document["program"].get("copy")) and not takeover.is_last:
             remove_copy(copy)
         log_line("info", f"{takeover.told}: {self.core.report.in_short()}; agents were not read for {held_s:.3f} s")
         self.show_state()
 
     def _give_up(self) -> None:
-        """Hand back, since we are not up in time; or, if we are what was handed back to, go on as we are."""
-        if self._takeover is not None and self._takeover.is_back and self._is_taking_over:
+        """Hand back, since we are not up in time; or, if there is nobody to hand back to, go on as we are."""
+        if self._takeover is not None and self._takeover.is_last and self._is_taking_over:
             self._come_up()
         elif self._is_taking_over:
             away = next((each["reason"] for each in self.connections.log.failing()), "the database has not answered")
@@ -252,6 +277,10 @@ class Daemon:
 
     def _stay(self, why: str) -> None:
         """Do not let another program take over, nor hand back to one."""
+        if self._is_leaving and self._kept_agents is not None:
+            self._is_leaving = False
+            self._kept_agents.stay()
+            self._whole.release()
         if self._is_taking_over:
             self._come_up()
         elif self._upgrade is not None:
@@ -280,6 +309,49 @@ class Daemon:
             self._upgrade.check()
         self.loop.at(self.loop.now + self.config.scheduler.status_interval, self._check_programs)
 
+    # ---- the daemon that is started next
+
+    def leave(self) -> None:
+        """End, and leave all agents to the daemon that is started next; without a place for them stop."""
+        if self._kept_agents is None:
+            self.stop()
+        elif self._is_taking_over and self._takeover is not None and self._takeover.is_left:
+            self._left()  # what was left to us is there still, and nothing of it was read
+        elif not (self.core.is_ending or self._is_leaving):
+            self._stay("the daemon is started anew")
+            self._is_leaving = True
+            log_line("info", "leaving: agents go on, and wait for the daemon that is started next")
+            self._kept_agents.leave(self._left, self._not_left)
+
+    def _left(self) -> None:
+        log_line("info", f"left: {self.core.report.in_short()}")
+        self.has_left = self._over = True
+
+    def _not_left(self, why: str) -> None:
+        log_line("error", f"agents cannot be left: {why}")
+        self.stop()
+
+    def _close_without_agents(self) -> None:
+        """Close every connection; agents and their pipes are for the next daemon."""
+        self.notifier.stopping()
+        if self._upgrade is not None:
+            self._upgrade.close()
+        self.errands.close()
+        self.connections.close()
+        self.job_queries.close()
+        self.agentdb.close()
+        self._ready_file.remove()
+        self.notifier.close()
+        if self._kept_agents is not None:
+            self._kept_agents.close()
+
+    def _warden_ended(self, _mask: int) -> None:
+        """End in order when the warden was killed: nobody would end the agents of a daemon that crashes."""
+        assert self._kept_agents is not None
+        self.loop.unregister(self._kept_agents.warden.line.fileno())
+        log_line("error", "the warden has ended: stopping, since no process would end the agents of a killed daemon")
+        self.stop()
+
     def close(self) -> None:
         """End every child and close every connection."""
         self.notifier.stopping()
@@ -293,6 +365,8 @@ class Daemon:
         self.job_queries.close()
         self.agentdb.close()
         self._ready_file.remove()
+        if self._kept_agents is not None:
+            self._kept_agents.end()
         self.notifier.close()
 
     # ---- what is shown
@@ -305,12 +379,19 @@ class Daemon:
             log_line("info", "quitting, since another daemon serves the group (--quit-if-served)")
             self.stop()
         if self.watch.lease.is_settled:
+            self._end_survivors_of_others()
             self.notifier.ready()
             try:
                 self._ready_file.show()
             except OSError as error:
                 log_line("error", f"ready_file: {error.strerror}")
         self.notifier.update_status()
+
+    def _end_survivors_of_others(self) -> None:
+        """Kill the agents of a daemon before us if another one serves the group by now."""
+        if self._has_survivors and self.watch.lease.state is not LeaseState.SERVING:
+            self._handle(e.LeaseLost())
+        self._has_survivors = False
 
     def _status_line(self) -> str:
         """Return one line for the service manager."""
@@ -335,6 +416,8 @@ class Daemon:
             self.drain()
         elif number in (SIGTERM, SIGQUIT):
             self.stop()
+        elif number == LEAVE:
+            self.leave()
         elif number in (SIGHUP, SIGUSR1, SIGUSR2):
             report = self.core.report
             for line in report.queries() if number == SIGUSR2 else report.summary():

@@ -28,6 +28,7 @@ OnOutput = Callable[[int, bytes, float], bytes | None]  # slot, data, now -> wha
 OnErrors = Callable[[int, bytes, float], None]
 OnCapture = Callable[[int, str, bytes, float], None]
 Reader = Callable[[int], None]
+Marks = bytearray | memoryview  # a byte for each slot, which is cleared before anything is written to its agent
 
 
 class Outputs:
@@ -38,9 +39,10 @@ class Outputs:
 
     def __init__(
         self, loop: Loop, on_output: OnOutput, on_errors: OnErrors, on_capture: OnCapture,
-        report: Callable[[Event], None], ended: Callable[[int], None],
+        report: Callable[[Event], None], ended: Callable[[int], None], marks: Marks | None = None,
     ) -> None:  # fmt: skip
         self.loop, self.report, self.ended = loop, report, ended
+        self.marks = bytearray(1) if marks is None else marks
         self.on_output, self.on_errors, self.on_capture = on_output, on_errors, on_capture
         self._paused: dict[int, Reader] = {}
 
@@ -83,14 +85,16 @@ class Pipes:
     """Our ends of the pipes of one process."""
 
     __slots__ = (
-        "_charged_at", "_chunk", "_debt", "_is_dead", "_is_line", "_loop", "_outputs", "_slot", "received", "sent",
-        "stderr", "stdin", "stdout", "unsent",
+        "_charged_at", "_chunk", "_debt", "_is_dead", "_is_line", "_loop", "_mark", "_marks", "_outputs", "_slot",
+        "received", "sent", "stderr", "stdin", "stdout", "unsent",
     )  # fmt: skip
 
     def __init__(self, outputs: Outputs, slot: int, is_line: bool, ends: tuple[int, int, int]) -> None:
         self.stdin, self.stdout, self.stderr = ends
         self.unsent: bytes | memoryview = b""
         self._outputs, self._loop, self._slot, self._is_line = outputs, outputs.loop, slot, is_line
+        self._marks = outputs.marks if slot < len(outputs.marks) else bytearray(1)
+        self._mark = slot if slot < len(outputs.marks) else 0
         self._is_dead = False  # the process
         self._chunk = LINES_CHUNK if is_line else CHUNK  # bytes of the next read
         self._debt = 0.0  # seconds of our time that it took, less what it was allowed since
@@ -214,6 +218,7 @@ class Pipes:
         if self.unsent:
             self.unsent = memoryview(b"".join((self.unsent, data)))
             return
+        self._marks[self._mark] = 0
         try:
             sent = os.write(self.stdin, data)
         except BlockingIOError:

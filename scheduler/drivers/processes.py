@@ -20,12 +20,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from select import EPOLLIN
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from scheduler.drivers.keeper import carried, read_end
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until
-from scheduler.drivers.pipes import CLOSED, OnCapture, OnErrors, OnOutput, Outputs, Pipes
-from scheduler.drivers.process_spec import SHORTAGES, ProcessSpec, SpawnTemplates, Surroundings, reason, start_status
+from scheduler.drivers.pipes import CLOSED, Marks, OnCapture, OnErrors, OnOutput, Outputs, Pipes
+from scheduler.drivers.process_spec import (
+    SHORTAGES,
+    Fingerprint,
+    ProcessSpec,
+    SpawnTemplates,
+    Surroundings,
+    reason,
+    start_status,
+)
 from scheduler.drivers.program_files import ProgramFiles
 from scheduler.drivers.ssh_host import RemoteProcess, SshHost, settings_of, ssh_hosts
 from scheduler.drivers.system import (
@@ -33,6 +41,7 @@ from scheduler.drivers.system import (
     Ends,
     NoPidfdError,
     close_all,
+    is_readable,
     open_more_files,
     pidfd_of,
     pipes,
@@ -44,20 +53,28 @@ from scheduler.model.counters import RECEIVED, SENT, Counted, add
 from scheduler.model.events import Created, Event, ForceKill, Gone, Keeper, Kill, LetGo, NotCreated, Send, Signal, Spawn
 
 LAST_WAIT_MS: Final = 1000  # for each process at the very end; SIGKILL takes far less
+NOT_KNOWN: Final = "how is not known, since a daemon before this one started it"
 
 log = logging.getLogger(__name__)
 
 
 class LocalProcess:
-    """A child of ours; without a Popen if a program started it that was executed before us."""
+    """A child of ours; without a Popen if a program started it that was executed before us.
 
-    def __init__(self, pid: int, pidfd: int, popen: "subprocess.Popen[bytes] | None" = None) -> None:
-        self._popen, self.pidfd, self.pid = popen, pidfd, pid
+    Or a child of a daemon before us, which has ended: it has another parent, and how it ends is not known.
+    """
+
+    def __init__(
+        self, pid: int, pidfd: int, popen: "subprocess.Popen[bytes] | None" = None, *, is_child: bool = True
+    ) -> None:
+        self._popen, self.pidfd, self.pid, self.is_child = popen, pidfd, pid, is_child
         self.grace_s = 0.0  # for its output to end after its own end, beyond `exit_grace`
         self._was_reaped = False
 
     def signal(self, number: int) -> None:
         """Send a signal to its group while it is not reaped, or to it alone if it left its group."""
+        if not self.is_child and is_readable(self.pidfd):  # its parent has reaped it
+            return
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
@@ -74,7 +91,7 @@ class LocalProcess:
 
     def kill_group(self) -> None:
         """Kill what is left of its group, unless its pid may be another process's by now."""
-        if not self._was_reaped:
+        if self.is_child and not self._was_reaped:
             self.signal(signal.SIGKILL)
 
     def reap(self) -> None:
@@ -90,6 +107,8 @@ class LocalProcess:
 
         None while a debugger holds its end: its pidfd is readable, but its parent cannot wait for it yet.
         """
+        if not self.is_child:
+            return Gone(slot, why=NOT_KNOWN)
         try:
             found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -194,6 +213,11 @@ class Child:
         self._end_if_over()
 
     @property
+    def is_lasting(self) -> bool:
+        """Return whether it works line by line, for more than one job."""
+        return self._is_line and not self._is_attached
+
+    @property
     def is_quiet(self) -> bool:
         """Return whether it lives, as far as we know, and is on no other host on which it was not started yet."""
         return self.end is None and self._debugger is None and self.process.pid > 0
@@ -220,6 +244,7 @@ class Child:
         ours = {"pidfd": process.pidfd} if isinstance(process, LocalProcess) else {"remote": process.id}
         return ours | {
             "slot": self.slot, "type": self.type, "is_line": self._is_line, "pid": process.pid,
+            "is_child": not isinstance(process, LocalProcess) or process.is_child,
             "ends": [pipes.stdin, pipes.stdout, pipes.stderr], "unsent": bytes(pipes.unsent).decode("latin-1"),
         }  # fmt: skip
 
@@ -275,20 +300,30 @@ class Child:
         self._over(self.slot, read_end(self.end) if self._is_attached else self.end)
 
 
+class Lasting(NamedTuple):
+    """An agent that may be another daemon's after us; descriptors of stdin, stdout, stderr and its pidfd."""
+
+    slot: int
+    type: str
+    pid: int
+    fds: list[int]
+
+
 class Processes:
     """All processes, by slot. `report` is called from within `spawn` and `kill` too, so it should only take a note."""
 
     def __init__(
         self, loop: Loop, config: Config, agents_path: Sequence[str], on_output: OnOutput, on_errors: OnErrors,
         on_capture: OnCapture, report: Callable[[Event], None], copies: str = "",
-        kept: Mapping[str, Any] | None = None,
+        kept: Mapping[str, Any] | None = None, marks: Marks | None = None,
     ) -> None:  # fmt: skip
         """Have no process yet; with `kept` those of a program that was executed before us, frozen.
 
-        `copies` is where programs of types with canary agents are copied to, empty: nowhere.
+        `copies` is where programs of types with canary agents are copied to, empty: nowhere. The byte of its slot in
+        `marks` is cleared before anything is written to an agent.
         """
         self._config, self._loop, self._report = config, loop, report
-        self._outputs = Outputs(loop, on_output, on_errors, on_capture, report, self._output_ended)
+        self._outputs = Outputs(loop, on_output, on_errors, on_capture, report, self._output_ended, marks)
         self._around = Surroundings(os.environ, tuple(agents_path), open_more_files())
         self._templates = SpawnTemplates(config, self._around)
         self._children: dict[int, Child] = {}
@@ -296,10 +331,11 @@ class Processes:
         self._programs = ProgramFiles(config, self._around, copies)
         self._ssh_hosts: dict[str, SshHost] = {}
         self._retired: list[SshHost] = []  # under settings of before, which some agents still use
-        if kept is None:
-            self._ssh_hosts = {name: SshHost(loop, name, host, report) for name, host in ssh_hosts(config).items()}
-        else:
+        if kept is not None:
             self._go_on(kept)
+        for name, host in ssh_hosts(config).items():
+            if name not in self._ssh_hosts:
+                self._ssh_hosts[name] = SshHost(loop, name, host, report)
 
     def spawn(self, spawn: Spawn) -> None:
         """Start the process of a slot; reports Created or NotCreated, later if that is on another host."""
@@ -434,14 +470,31 @@ class Processes:
     @property
     def fds(self) -> list[int]:
         """Return the descriptors that `kept` names."""
-        fds: list[int] = []
+        return [fd for _, fds in self.families() for fd in fds]
+
+    def families(self) -> list[tuple[str, list[int]]]:
+        """Return the descriptors that `kept` names by what they are of, under a name that has its pid or its slot."""
+        found = []
         for child in self._children.values():
-            fds += child.pipes.fds
             if isinstance(child.process, LocalProcess):
-                fds.append(child.process.pidfd)
-        for host in self._every_host:
-            fds += host.fds
-        return fds
+                found.append((f"p{child.process.pid}", [*child.pipes.fds, child.process.pidfd]))
+            else:
+                found.append((f"s{child.slot}", child.pipes.fds))
+        return found + [(f"p{host.pid}", host.fds) for host in self._every_host if host.fds]
+
+    def lasting(self) -> list["Lasting"]:
+        """Return the line agents of this machine that live, and may be other daemons' after us."""
+        found = []
+        for child in self._children.values():
+            process, pipes = child.process, child.pipes
+            is_whole = child.is_quiet and CLOSED not in (pipes.stdin, pipes.stdout, pipes.stderr)
+            if isinstance(process, LocalProcess) and child.is_lasting and is_whole:
+                found.append(Lasting(child.slot, child.type, process.pid, [*pipes.fds, process.pidfd]))
+        return found
+
+    def program_of(self, name: str) -> "Fingerprint | None":
+        """Return the program file of a type, as it was when an agent was started from it."""
+        return self._programs.seen(name)
 
     def _go_on(self, kept: Mapping[str, Any]) -> None:
         self._programs.go_on(kept.get("programs", {}))
@@ -452,7 +505,7 @@ class Processes:
             process: LocalProcess | RemoteProcess
             slot, (stdin, stdout, stderr) = int(each["slot"]), each["ends"]
             if "pidfd" in each:
-                process = LocalProcess(int(each["pid"]), int(each["pidfd"]))
+                process = LocalProcess(int(each["pid"]), int(each["pidfd"]), is_child=each.get("is_child", True))
             else:
                 process = remote[slot]
                 process.on_end = partial(self._died, slot)

@@ -65,6 +65,10 @@ class ProgramFiles:
         if name not in self._seen:
             self._seen[name] = fingerprint(self._config.agents[name], self._around)
 
+    def seen(self, name: str) -> Fingerprint | None:
+        """Return what the file of a type was when it was last looked at."""
+        return self._seen.get(name)
+
     def changes(self) -> Iterator[Replaced | ProgramFound]:
         """Look at every file, and tell which were replaced; of types with canary agents also what they had at first."""
         for name, agent in self._config.agents.items():

@@ -111,6 +111,11 @@ class SshHost:
         """Return the descriptors that `kept` names."""
         return self._ssh.fds
 
+    @property
+    def pid(self) -> int | None:
+        """Return the pid of its SSH process, if it has one."""
+        return self._ssh.pid
+
     def obstacle(self) -> str:
         """Return what is under way that cannot be handed over yet; nothing if all can."""
         return f"host {self._name}: {why}" if (why := self._ssh.obstacle()) else ""
@@ -207,10 +212,10 @@ def ssh_hosts(config: Config) -> dict[str, Host]:
 
 
 class AdoptedProcess:
-    """A child that a program started which was executed before us: the part of Popen that is used."""
+    """A process that a program before us has started, our child or not any more: the part of Popen that is used."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, pid: int, pidfd: int) -> None:
+        self.pid, self._pidfd = pid, pidfd
         self._status: int | None = None
 
     def poll(self) -> int | None:
@@ -219,20 +224,20 @@ class AdoptedProcess:
 
     def wait(self) -> int:
         """Wait for its end, and return how it ended."""
-        status = self._wait(0)
-        assert status is not None
-        return status
+        return self._wait(0) or 0
 
     def kill(self) -> None:
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def _wait(self, options: int) -> int | None:
         if self._status is None:
             try:
                 pid, status = os.waitpid(self.pid, options)
-            except ChildProcessError:  # it was reaped elsewhere
-                self._status = 0
+            except ChildProcessError:  # another process is its parent, or has reaped it
+                poll = select.poll()
+                poll.register(self._pidfd, select.POLLIN)
+                self._status = 0 if poll.poll(0 if options else LAST_WAIT_MS) else None
             else:
                 self._status = os.waitstatus_to_exitcode(status) if pid else None
         return self._status
@@ -304,7 +309,7 @@ class SshProcess:
         self._is_started = {int(id): bool(is_started) for id, is_started in kept["agents"]}
         if kept["process"] is not None:
             pid, self._pidfd, fd = kept["process"]
-            self._popen = AdoptedProcess(pid)
+            self._popen = AdoptedProcess(pid, self._pidfd)
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=fd)
             self._socket = PacketSocket(self._loop, sock, self._receive, lambda: None)
             self._socket.freeze()
@@ -426,8 +431,9 @@ class SshProcess:
     def _reap(self) -> int:
         assert self._popen is not None
         popen, self._popen = self._popen, None
+        status = popen.wait()
         os.close(self._pidfd)
-        return popen.wait()
+        return status
 
     def _restart_later(self, event: LinkEvent, why: str) -> None:
         """Lose all agents, and start another process after a back-off, unless it was to close."""

@@ -8,6 +8,7 @@ ours runs when a signal arrives. Refuses to know what a daemon is and what a sig
 import gc
 import os
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -26,7 +27,12 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_SPACE = "/proc/self/ns/pid"
 DEAD = frozenset({"Z", "X"})  # a zombie has ended
 PR_SET_DUMPABLE, PR_SET_NAME = 4, 15  # prctl(2)
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+LEAVE = (
+    signal.SIGRTMIN + 1
+)  # RestartKillSignal of the unit: end, and leave the agents to the daemon that is started next
+SIGNALS = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, LEAVE,
+)  # fmt: skip
 MOST_AT_ONCE = 4096  # signals read in one turn
 COLLECT_AFTER = 50_000  # objects more than were freed, until the collector looks at the new ones; it is 700 by default
 TRACED_S = 0.5  # between two checks of a process whose end a debugger holds
@@ -128,6 +134,13 @@ def pidfd_of(popen: "subprocess.Popen[bytes]") -> int:
         raise NoPidfdError(error.errno, error.strerror) from error
 
 
+def is_readable(fd: int) -> bool:
+    """Return whether a descriptor is readable now; a pidfd is when its process has ended."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 def take_name(name: str) -> None:
     """Let ps(1) and top(1) show this process by a name; Linux keeps 15 bytes of it. Agents do not inherit it."""
     import ctypes
@@ -145,6 +158,11 @@ def hide() -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def start_of(pid: int) -> int:
+    """Return when a process began, in clock ticks since boot. Errors: OSError, it has ended."""
+    return _state_and_start(pid)[1]
 
 
 def _state_and_start(pid: int) -> tuple[str, int]:

@@ -166,6 +166,7 @@ class Scheduler:
     hang_limit: float = field(default=10.0, validator=GRACE)
     reexec: bool = False
     reexec_limit: float = field(default=30.0, validator=SPAN)
+    keep_agents: bool = False
     ready_file: str = field(default="", validator=PLACE)
     log_level: Literal["trace", "debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"

@@ -40,13 +40,16 @@ class NotCreated:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The process of a slot is dead and its output is read. Exactly one of code and signal is given, or lost."""
+    """The process of a slot is dead and its output is read. Exactly one of code and signal is given, or lost, or why.
+
+    `why` alone: it has ended by itself, and why nobody knows how.
+    """
 
     slot: int
     code: int | None = None
     signal: str | None = None
     lost: bool = False
-    why: str = ""  # it was lost
+    why: str = ""  # it was lost, or its end is not known
     kept: str = ""  # of the process attached to a detached job: not begun, interrupted, not kept, or merely gone
 
 

@@ -97,6 +97,23 @@ class Core:
         """Return a query whose rows have to be worked before another program can take over."""
         return handover.unfinished_query(self.state)
 
+    def give_up_unkept(self, now: float) -> None:
+        """Give back what another process cannot go on with, since it is no parent of our children."""
+        handover.give_up_unkept(self.state, now)
+        self.schedule_dirty(now)
+
+    def idle_slots(self) -> list[int]:
+        """Return the slots whose agents have nothing in hand."""
+        return handover.idle_slots(self.state)
+
+    def settled_slots(self) -> set[int]:
+        """Return the slots whose agents have said OK, and are not to end."""
+        return handover.settled_slots(self.state)
+
+    def host_of(self, number: int) -> str:
+        """Return the host of a slot."""
+        return self._slots[number].host.name
+
     def settle_output(self, now: float) -> None:
         """Let all that commands have printed be saved."""
         handover.settle_output(self.state, now)

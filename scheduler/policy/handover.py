@@ -18,7 +18,7 @@ from typing import Any, Final
 from scheduler.model.events import FindDetached
 from scheduler.model.protocol import Item
 from scheduler.model.queue_requests import PLAIN, Claim, ClaimRequest, ItemFailure, Rules
-from scheduler.model.states import NEVER, ST_FREE, ST_PREP, QueryState
+from scheduler.model.states import NEVER, ST_FREE, ST_PREP, ST_READY, ST_RUNNING, QueryState
 from scheduler.policy import completion, processes
 from scheduler.policy.agent_replies import ask_next
 from scheduler.policy.canary import Canary
@@ -71,6 +71,33 @@ def go_on(state: State) -> None:
             ask_next(state, slot)
 
 
+def give_up_unkept(state: State, now: float) -> None:
+    """Give back what another process cannot go on with, at no cost, and kill what works on it.
+
+    That are commands, whose exit status only their parent learns, and queries whose rows are too many to travel.
+    """
+    for job in [job for job in state.jobs.values() if job.verdict is None]:
+        query = job.query
+        is_command = job.pool.is_exec and job.started and not job.pool.kind.detached
+        if is_command or (query is not None and _is_too_long(job, query)):
+            completion.kill_job(state, job, Verdict(completion.GIVEN_BACK, "released for restart"), now)
+
+
+def idle_slots(state: State) -> list[int]:
+    """Return the slots whose agents wait for work, and have nothing in hand."""
+    return [
+        slot.number
+        for slot in state.slots.all
+        if slot.state == ST_READY and slot.job is None and not slot.prefetched
+        and not (slot.output.statements or slot.output.is_statement_running or slot.is_starved)
+    ]  # fmt: skip
+
+
+def settled_slots(state: State) -> set[int]:
+    """Return the slots whose agents have said OK, and are not to end."""
+    return {slot.number for slot in state.slots.all if slot.state in (ST_READY, ST_RUNNING) and not slot.is_starved}
+
+
 def _is_unadmitted(job: Job) -> bool:
     return completion.is_untouched(job) and not job.lanes and job.pk not in job.pool.query_jobs
 
@@ -90,12 +117,15 @@ def _rest_bytes(query: JobQuery) -> float:
 def unfinished_query(state: State) -> Job | None:
     """Return a query without a key whose rows are too many to travel; it is to go on until they are fewer."""
     for job in state.jobs.values():
-        query = job.query
-        if query is None or job.rules.key is not None or job.verdict is not None or not query.fetched:
-            continue
-        if query.state in (QueryState.OPEN, QueryState.FETCHING) and _rest_bytes(query) > CARRIED_BYTES:
+        if job.query is not None and job.verdict is None and _is_too_long(job, job.query):
             return job
     return None
+
+
+def _is_too_long(job: Job, query: JobQuery) -> bool:
+    if job.rules.key is not None or not query.fetched:
+        return False
+    return query.state in (QueryState.OPEN, QueryState.FETCHING) and _rest_bytes(query) > CARRIED_BYTES
 
 
 def obstacle(state: State) -> str:

@@ -116,8 +116,7 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     if event.lost:
         how = f"the link to host {slot.host.name} was lost" + (f": {event.why}" if event.why else "")
     else:
-        how = "agent terminated prematurely, "
-        how += f"by {event.signal}" if event.signal else f"with exit status {event.code}"
+        how = f"agent terminated prematurely, {_how(event)}"
     if slot.wanted is s.DIE:
         how = slot.reason
     if last := slot.output.last_line():
@@ -137,6 +136,12 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     _process_ended(state, slot, now, s.GONE)
 
 
+def _how(event: e.Gone) -> str:
+    if event.signal is not None:
+        return f"by {event.signal}"
+    return event.why if event.code is None else f"with exit status {event.code}"
+
+
 def _kind_of_end(slot: Slot, event: e.Gone) -> str:
     """Return how a process ended: its host was lost, we asked it to, it is a command, or it died by itself."""
     if event.lost:
@@ -154,7 +159,7 @@ def _exec_ended(state: State, slot: Slot, job: Job, event: e.Gone, how: str, now
     elif event.code == EX_TEMPFAIL:
         slot.say_item_blocked("exit status 75")
         completion.finish(state, slot, job, now)
-    elif event.lost:
+    elif event.lost or (event.code is None and event.signal is None):
         completion.lose_item(state, slot, how, now, interrupted=True)
     else:
         reason = f"exit status {event.code}" if event.signal is None else f"killed by {event.signal}"

@@ -34,7 +34,7 @@ STARTED_WITH: Final = frozenset(
 REACHED_BY: Final = frozenset(("transport", "address", "user", "identity", "known_hosts", "command"))  # of a host
 FIXED: Final = (  # of the scheduler: what connections, lease and log were made with, until they are made again
     "group", "lease", "lease_renewal", "rescan", "poll_interval", "statement_limit", "lock_limit", "reconnect_max",
-    "hang_limit", "reexec", "reexec_limit", "ready_file", "log_level", "log_format", "log_file",
+    "hang_limit", "reexec", "reexec_limit", "keep_agents", "ready_file", "log_level", "log_format", "log_file",
 )  # fmt: skip
 
 

@@ -56,8 +56,17 @@ def config(record: Path) -> str:
     return settings(expansions_per_type=QUERIES, expansions=QUERIES + 1, log_level="info") + LOCAL + kinds
 
 
-def load(daemon: Daemon, record: Path, jobs: int, rows: int, times: int, say: Callable[[str], None]) -> Outcome:
-    """Do so many jobs, and five queries of so many rows, over so many executions."""
+def execute(daemon: Daemon, _number: int) -> str:
+    """Let a daemon execute its program again; return what the command says."""
+    pk = daemon.insert(role="drover_operator", jq_type="command", jq_args="reexec")
+    return str(daemon.wait(pk, timeout=LIMIT_S)["jq_endtext"])
+
+
+def load(
+    daemon: Daemon, record: Path, jobs: int, rows: int, times: int, say: Callable[[str], None],
+    again: Callable[[Daemon, int], str] = execute,
+) -> Outcome:  # fmt: skip
+    """Do so many jobs, and five queries of so many rows, over so many executions, or what else begins it again."""
     singles = [row["jq_pk"] for row in daemon.execute(JOBS % (JOB_S, jobs))]
     queries = [
         daemon.insert(
@@ -69,9 +78,7 @@ def load(daemon: Daemon, record: Path, jobs: int, rows: int, times: int, say: Ca
     daemon.until(lambda: len(_pids(record)) == AGENTS + QUERIES, what="not all agents are at work")
     agents, began = _pids(record), _last(record)
     for number in range(times):
-        pk = daemon.insert(role="drover_operator", jq_type="command", jq_args="reexec")
-        row = daemon.wait(pk, timeout=LIMIT_S)
-        say(f"{number + 1}: {row['jq_endtext']}")
+        say(f"{number + 1}: {again(daemon, number)}")
     ended = _last(record)
     daemon.wait_all([*singles, *queries], timeout=LIMIT_S)
     notes = [note for note in records(record) if note["event"] == "line"]

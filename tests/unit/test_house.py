@@ -63,8 +63,8 @@ def test_compiled_modules_have_no_constant_tuple_of_floats_alone() -> None:
 # functions that they replace (tests/faults/failpoints.py).
 VARIABLES = {
     "CREDENTIALS_DIRECTORY", "DROVER_ALLOW_ROOT", "DROVER_BOOT_ID", "DROVER_CONFIG", "DROVER_DATABASE_URL",
-    "DROVER_GUARDIAN", "DROVER_HANDOVER", "HOME", "JOURNAL_STREAM", "NOTIFY_SOCKET", "PGHOST", "PGHOSTADDR", "PGUSER",
-    "RUNTIME_DIRECTORY", "STATE_DIRECTORY",
+    "DROVER_GUARDIAN", "DROVER_HANDOVER", "HOME", "JOURNAL_STREAM", "LISTEN_FDNAMES", "LISTEN_FDS", "LISTEN_PID",
+    "NOTIFY_SOCKET", "PGHOST", "PGHOSTADDR", "PGUSER", "RUNTIME_DIRECTORY", "STATE_DIRECTORY",
     "SYSTEMD_EXEC_PID", "WATCHDOG_PID", "WATCHDOG_USEC",
 }  # fmt: skip
 
@@ -74,11 +74,14 @@ CONCERNS = {
     r"psycopg(?!\.conninfo)": ("drivers/libpq.py", "drivers/postgres.py", "drivers/sql.py"),
     r"select\.epoll\(": ("drivers/loop.py",),  # read and select
     r"\bsocket\.socket\(": (
-        "daemon/log.py", "drivers/service_manager.py",  # systemd's, which are written only
+        "daemon/inheritance.py",  # the lifeline of a warden
+        "daemon/log.py",  # systemd's, which are written only
+        "daemon/warden.py",
+        "drivers/fd_store.py", "drivers/service_manager.py",
         "drivers/ssh_host.py",  # that of a process which a program before us started
     ),
     r"\bsubprocess\.Popen\(": (
-        "daemon/upgrade.py", "drivers/libpq.py", "drivers/processes.py", "drivers/ssh_host.py",
+        "daemon/upgrade.py", "daemon/warden.py", "drivers/libpq.py", "drivers/processes.py", "drivers/ssh_host.py",
     ),
     r"\bsignal\.set_wakeup_fd\(": ("drivers/system.py",),
     r"\btomllib\.loads\(": ("model/config_text.py",),  # configuration

@@ -1,5 +1,6 @@
 """etc/drover.service: systemd takes it, finds it hard enough, and it says what RELIABILITY 5 asks for."""
 
+import signal
 import subprocess
 import sys
 from configparser import ConfigParser
@@ -7,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.drivers.system import LEAVE
 from scheduler.package_data import etc_dir
 from tests.needs import need
 
 UNIT = etc_dir() / "drover.service"
+KEEP = etc_dir() / "keep-agents.conf"
 EXPOSURE = 2.0  # of 10, at most
 WANTED = {
     "Type": "notify",
@@ -43,6 +46,14 @@ def test_the_unit_has_the_required_directives_j120_f167(key: str) -> None:
     assert service()[key] == WANTED[key]
 
 
+def test_the_drop_in_keeps_descriptors_and_tells_a_restart_from_a_stop() -> None:
+    lines = KEEP.read_text().splitlines()
+    assert [line for line in lines if line and line[0] not in "#["] == [
+        "FileDescriptorStoreMax=4096", "RestartKillSignal=SIGRTMIN+1", "KillMode=process",
+    ]  # fmt: skip
+    assert signal.SIGRTMIN + 1 == LEAVE
+
+
 def test_the_unit_allows_agents_to_compile_and_to_be_nice() -> None:
     assert "MemoryDenyWriteExecute" not in service()
     assert "@resources" not in UNIT.read_text()
@@ -50,6 +61,9 @@ def test_the_unit_allows_agents_to_compile_and_to_be_nice() -> None:
 
 def test_systemd_finds_nothing_wrong_with_the_unit_j120(tmp_path: Path) -> None:
     need("systemd-analyze")
+    drop_in = tmp_path / f"{UNIT.name}.d" / KEEP.name
+    drop_in.parent.mkdir()
+    drop_in.write_text(KEEP.read_text())
     copy = tmp_path / UNIT.name
     copy.write_text(UNIT.read_text().replace("/usr/local/bin/drover", str(Path(sys.executable))))
     argv = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy)]

@@ -1,0 +1,246 @@
+"""How a daemon begins with what the one before it has left to the service manager (kept_agents.py), or kills it.
+
+What was left at an orderly restart is a state as for an exec, and all descriptors of it, under other numbers: the
+daemon goes on as after an exec (handover.py). What a crash left are agents: those that had nothing in hand go on in
+their slots, if the configuration and their program are what they were. All else in the control group is killed, before
+anything of it is given out again: by us, for the warden of the daemon before us does nothing from the moment it was
+asked. If it does not answer, nothing goes on.
+"""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from scheduler.daemon import warden
+from scheduler.daemon.daemon_state import renumbered
+from scheduler.daemon.handover import LEFT, Takeover
+from scheduler.daemon.kept_agents import BOOK, LINE, STATE, Book, KeptAgents, Sheet, log_why_not, made_of, read_sheet
+from scheduler.daemon.log import log_line
+from scheduler.daemon.warden import Warden
+from scheduler.drivers.fd_store import FdStore, Stored, inode_of, pop_stored
+from scheduler.drivers.process_spec import Surroundings, fingerprint
+from scheduler.drivers.service_manager import ServiceManager
+from scheduler.drivers.system import close_all, is_readable, start_of
+from scheduler.model.config import Config
+from scheduler.model.states import ST_FREE, ST_READY
+from scheduler.policy.core import Core
+from scheduler.policy.handover import READ
+
+MOST_TRIES: Final = 3  # daemons that begin with the same state: it may be what they fail of
+ENDS: Final = 3  # pipes of an agent
+
+
+class Inheritance:
+    """What is there at the start of a daemon, and what of it goes on."""
+
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        """Take over what was left, and kill what cannot go on. Errors: OSError, the warden cannot be started."""
+        stored = pop_stored(environment)
+        self.group = warden.own_group(environment)
+        self.takeover: Takeover | None = None
+        self.survivors: dict[int, tuple[Sheet, Sequence[int]]] = {}  # by pid: an agent and its descriptors
+        self.warden: Warden | None = None
+        self.book: Book | None = None
+        self.names = list(dict.fromkeys(each.name for each in stored))
+        self.told = ""  # for the log, which is not open yet
+        if stored:
+            self._begin(stored, environment)
+
+    def _begin(self, stored: Sequence[Stored], environment: Mapping[str, str]) -> None:
+        if self.group is None:
+            close_all(each.fd for each in stored)
+            return
+        self.warden = Warden.started(self.group)  # first: from here on somebody watches us
+        by_name: dict[str, list[int]] = {}
+        for each in stored:
+            by_name.setdefault(each.name, []).append(each.fd)
+        lines = [socket.socket(fileno=fd) for fd in by_name.pop(LINE, [])]
+        answers = [warden.let_go(line) for line in lines]
+        is_ours = bool(answers) and all(answers)
+        store = FdStore(environment.get("NOTIFY_SOCKET", ""))
+        store.remove(LINE)
+        store.keep(LINE, [self.warden.line.fileno()])
+        store.close()
+        for line in lines:
+            line.close()
+        with suppress(OSError, ValueError):
+            self.book = Book(by_name.pop(BOOK, [-1])[0])
+        if not is_ours or self.book is None:
+            self.told = "the warden of the daemon before does not answer: all that it left is killed"
+        elif self.book.is_state_valid:
+            self._take_state(by_name, self.book, environment)
+        else:
+            self._take_agents(by_name, self.book)
+        used = {fd for _, fds in self.survivors.values() for fd in fds}
+        if self.takeover is None:
+            close_all(fd for fds in by_name.values() for fd in fds if fd not in used)
+            self._sweep()
+
+    def _take_state(self, by_name: dict[str, list[int]], book: Book, environment: Mapping[str, str]) -> None:
+        """Go on with a state, if it can be read and all of its descriptors are there."""
+        states = by_name.get(STATE, [])
+        self.told = "the state that the daemon before has left is not there"
+        if book.count_try() > MOST_TRIES or len(states) != 1:
+            return
+        document = json.loads(os.pread(states[0], os.fstat(states[0]).st_size, 0))
+        if document["core"].get("version") not in READ:
+            self.told = (
+                f"the state that was left has version {document['core'].get('version')}, which is not known here"
+            )
+            return
+        found = {inode_of(fd, name): fd for name, fds in by_name.items() for fd in fds}
+        places = {int(fd): found.get(inode) for fd, inode in document["inodes"].items()}
+        if None in places.values() or len({*document["fds"]} - places.keys()):
+            self.told = "not all that the daemon before has left is there: is FileDescriptorStoreMax too small?"
+            return
+        here = {old: new for old, new in places.items() if new is not None}
+        close_all(fd for fds in by_name.values() for fd in fds if fd not in (*here.values(), states[0]))
+        self.told = ""
+        self.takeover = Takeover(f"{LEFT} {states[0]} the daemon was started anew", environment)
+        self.takeover.document = renumbered(document, here)
+
+    def _take_agents(self, by_name: Mapping[str, list[int]], book: Book) -> None:
+        """Let agents go on that live and had nothing in hand."""
+        for name, fds in by_name.items():
+            found = _agent_of(name, fds)
+            if found is not None and found[0].slot < len(book.marks) and book.marks[found[0].slot]:
+                self.survivors[found[0].pid] = found
+
+    def _sweep(self) -> None:
+        assert self.group is not None
+        assert self.warden is not None
+        ours, watcher = warden.families(self.survivors), self.warden.pid
+        warden.sweep(self.group, lambda pid: pid == watcher or ours(pid))
+
+    # ---- once the configuration is known
+
+    def give_up(self, why: str) -> None:
+        """Go on with nothing of what was left."""
+        log_line("error", f"{why}: all agents that were left are killed")
+        if self.takeover is not None:
+            close_all(self.takeover.document["fds"])
+            self.takeover.finish()
+            self.takeover = None
+        self.survivors.clear()
+        self._sweep()
+
+    def document(self, config: Config, around: Surroundings, now: float) -> dict[str, Any] | None:
+        """Return a state in which the agents that survived a crash are idle; None if there are none.
+
+        Those that have no place any more are killed.
+        """
+        if not self.survivors:
+            return None
+        core = Core(config, now).document(now)
+        children, seen = [], {}
+        for pid, (sheet, fds) in list(self.survivors.items()):
+            slot = _place_of(sheet, config, around, core["slots"])
+            if slot is None:
+                log_line("warning", f"agent {sheet.type} pid={pid} was left idle, and has no place any more: killed")
+                _kill(pid, fds)
+                del self.survivors[pid]
+                continue
+            core["slots"][slot] |= {
+                "state": ST_READY, "pid": pid, "born": now, "since": now, "is_up": True, "serial": 1, "spawns": 1,
+                "deadline": now + config.scheduler.max_idle, "prefetched": [],
+            }  # fmt: skip
+            children.append({
+                "slot": slot, "type": sheet.type, "is_line": True, "pid": pid, "pidfd": fds[ENDS],
+                "ends": list(fds[:ENDS]), "unsent": "", "is_child": False,
+            })  # fmt: skip
+            seen[sheet.type] = sheet.program
+        told = ", ".join(f"{each['type']} pid={each['pid']}" for each in children)
+        log_line("info", f"agents of the daemon before go on, which had nothing in hand: {told or 'none'}")
+        return {
+            "core": core, "frozen_at": now,
+            "processes": {"children": children, "programs": {"seen": seen}, "ssh": [], "retired": []},
+        }  # fmt: skip
+
+    def kept_agents(
+        self, config: Config, manager: ServiceManager | None, takeover: Takeover | None
+    ) -> KeptAgents | None:
+        """Return what leaves the agents of this daemon to the next one, if that is wanted and possible."""
+        if self.told:
+            log_line("error", self.told)
+        handed = takeover.document.get("keeping") if takeover is not None else None
+        if not config.scheduler.keep_agents and self.warden is None and handed is None:
+            return None
+        if (store := _store(config, manager, self.group)) is None:
+            return None
+        if handed is not None:  # by the program that was executed before us
+            self.warden, self.book = Warden.going_on(handed["warden"], handed["line"]), Book(handed["book"])
+            self.names = list(handed["names"])
+        if self.warden is None:
+            assert self.group is not None
+            self.warden = Warden.started(self.group)
+            if takeover is None:
+                self._sweep()  # of a daemon that could leave nothing
+        return KeptAgents(store, self.warden, self.book or Book(), self.names)
+
+
+def _store(config: Config, manager: ServiceManager | None, group: Path | None) -> FdStore | None:
+    """Return the store of the service manager; None, and a line in the log, if there is none."""
+    if manager is None or group is None:
+        log_why_not("the daemon is not the main process of a unit of systemd")
+    elif config.database.url.startswith("embedded"):
+        log_why_not("the embedded database ends with the daemon")
+    else:
+        store = FdStore(manager.address)
+        if store.is_there():
+            return store
+        store.close()
+        log_why_not("the unit keeps no descriptors; see FileDescriptorStoreMax in keep-agents.conf")
+    return None
+
+
+def _agent_of(name: str, fds: Iterable[int]) -> tuple[Sheet, Sequence[int]] | None:
+    """Return an agent that lives, and its descriptors: stdin, stdout, stderr, pidfd; None if it does not."""
+    with suppress(OSError):
+        inodes = {inode_of(fd, name): fd for fd in fds}
+        pidfd = inodes.pop(f"pidfd {name}", None)
+        sheets = [sheet for fd in inodes.values() if (sheet := read_sheet(_text_of(fd))) is not None]
+        if pidfd is None or len(sheets) != 1:
+            return None
+        sheet = sheets[0]
+        ends = [inodes.get(inode) for inode in sheet.ends]
+        is_same = name == f"p{sheet.pid}" and start_of(sheet.pid) == sheet.start and not is_readable(pidfd)
+        if is_same and len(ends) == ENDS and None not in ends:
+            return sheet, [fd for fd in (*ends, pidfd) if fd is not None]
+    return None
+
+
+def _text_of(fd: int) -> bytes:
+    """Return what is in a memfd; nothing if it is none."""
+    with suppress(OSError):
+        return os.pread(fd, os.fstat(fd).st_size, 0)
+    return b""
+
+
+def _place_of(sheet: Sheet, config: Config, around: Surroundings, slots: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the slot for an agent that goes on; None if it would be started otherwise now, or not at all."""
+    agent = config.agents.get(sheet.type)
+    if agent is None or sheet.host not in config.hosts or not agent.enabled or agent.canary:
+        return None
+    if made_of(config, sheet.type, sheet.host) != sheet.made:
+        return None
+    if sheet.program is None or list(fingerprint(agent, around) or ()) != list(sheet.program):
+        return None
+    free = [
+        number
+        for number, slot in enumerate(slots)
+        if slot["type"] == sheet.type and slot["host"] == sheet.host and slot["state"] == ST_FREE
+    ]
+    return sheet.slot if sheet.slot in free else next(iter(free), None)
+
+
+def _kill(pid: int, fds: Sequence[int]) -> None:
+    with suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+    with suppress(OSError):
+        signal.pidfd_send_signal(fds[ENDS], signal.SIGKILL)
+    close_all(fds)

@@ -1,0 +1,254 @@
+"""What a daemon leaves to the one that systemd starts after it: its agents, in the store of descriptors.
+
+At an orderly restart all is left: nothing new is begun, nothing is read any more, what waits is saved, and the state is
+written as for an exec (upgrade.py). A crash leaves no time for that. So once a second the agents of this machine that
+work line by line are given to the store, and those that ended are taken out; and the book says which of them have
+nothing in hand. It is a page of memory that is in the store too: each write to an agent clears the mark of its slot
+(drivers/pipes.py), before the line is written, and only a look at the slots sets it. So a mark that is set is true,
+whenever the daemon dies. An agent without a mark may have anything in hand.
+
+The next daemon reads it: inheritance.py.
+"""
+
+import hashlib
+import json
+import mmap
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scheduler.daemon import handover
+from scheduler.daemon.daemon_state import DaemonState
+from scheduler.daemon.log import log_line
+from scheduler.daemon.warden import Warden
+from scheduler.drivers.fd_store import SETTLE_S, FdStore, inode_of
+from scheduler.drivers.loop import Loop, Steps, Task, Until
+from scheduler.drivers.processes import Processes
+from scheduler.drivers.system import start_of
+from scheduler.model.config import Config
+from scheduler.package_data import version
+from scheduler.policy.core import Core
+from scheduler.policy.reload import REACHED_BY, STARTED_WITH
+
+BOOK, STATE, LINE = "book", "state", "warden"  # names in the store; those of processes are below
+LOOK_S: Final = 1.0
+HOLD_S, FREEZE_S = 10.0, 5.0  # for what is under way to end, and to be saved: less than TimeoutStopSec of the unit
+HOLD_LOOK_S, FREEZE_LOOK_S = 0.005, 0.001
+BOOK_BYTES: Final = 65_536
+IS_STATE_VALID, TRIES = 0, 1  # bytes of the book; the marks of slots are behind them
+FIRST_MARK: Final = 2
+
+
+class Book:
+    """A page of memory that outlives the daemon in the store."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        """Open one that a daemon before us has left, or a new one. Errors: OSError, ValueError."""
+        if fd is None:
+            fd = os.memfd_create("drover-book")
+            os.ftruncate(fd, BOOK_BYTES)
+        os.set_inheritable(fd, False)
+        self.fd = fd
+        self._page = mmap.mmap(fd, BOOK_BYTES)
+        self.marks = memoryview(self._page)[FIRST_MARK:]
+
+    @property
+    def is_state_valid(self) -> bool:
+        """Return whether the state in the store is that of the daemon at its end."""
+        return bool(self._page[IS_STATE_VALID])
+
+    def set_state_valid(self, is_valid: bool) -> None:
+        self._page[IS_STATE_VALID], self._page[TRIES] = int(is_valid), 0
+
+    def count_try(self) -> int:
+        """Return how many daemons have begun with this state, us too."""
+        self._page[TRIES] = min(self._page[TRIES] + 1, 255)
+        return self._page[TRIES]
+
+    def clear(self) -> None:
+        """Say that every agent may have something in hand."""
+        self.marks[:] = bytes(len(self.marks))
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """What is stored beside the descriptors of an agent, for a daemon that knows nothing of it."""
+
+    slot: int
+    type: str
+    host: str
+    pid: int
+    start: int  # of the process, in clock ticks since boot
+    ends: Sequence[str]  # inodes of stdin, stdout, stderr
+    made: str  # of what it was started with
+    program: Sequence[Any] | None  # the file it was started from
+
+    def write(self) -> int:
+        """Return a memfd with it. Errors: OSError."""
+        text = {name: getattr(self, name) for name in Sheet.__slots__}
+        return handover.write(text)
+
+
+def made_of(config: Config, type: str, host: str) -> str:
+    """Return a digest of all of a configuration that an agent is started with."""
+    agent, place = config.agents[type], config.hosts[host]
+    words = [repr(getattr(agent, name)) for name in sorted({*STARTED_WITH, "kind"})]
+    words += [repr(getattr(place, name)) for name in sorted(REACHED_BY)]
+    return hashlib.sha256("\0".join([*words, str(os.geteuid())]).encode()).hexdigest()
+
+
+class KeptAgents:
+    """Gives the agents of a daemon to the store, and takes them out."""
+
+    def __init__(self, store: FdStore, warden: Warden, book: Book, names: Sequence[str] = ()) -> None:
+        """Begin with a store that has things of these names, of a daemon before us."""
+        self._store, self.warden, self.book = store, warden, book
+        self._stored: dict[str, int] = dict.fromkeys(names, 0)  # slot by name
+        self._leaving: Task[str] | None = None
+        self._open()
+
+    def _open(self) -> None:
+        self._store.remove(LINE, SETTLE_S)
+        self._store.keep(LINE, [self.warden.line.fileno()], SETTLE_S)
+        if BOOK not in self._stored:
+            self._store.keep(BOOK, [self.book.fd], SETTLE_S)
+        for name in (LINE, BOOK):
+            self._stored.pop(name, None)
+
+    def use(
+        self, loop: Loop, core: Core, processes: Processes, state: DaemonState, config: Callable[[], Config]
+    ) -> None:
+        """Work for this daemon."""
+        self._loop, self._core, self._processes, self._daemon, self._config = loop, core, processes, state, config
+
+    # ---- while all is well
+
+    def look(self) -> None:
+        """Give agents that are up to the store, take out those that ended, and mark those that have nothing in hand."""
+        self._exchange()
+        for slot in self._core.idle_slots():
+            if slot < len(self.book.marks):
+                self.book.marks[slot] = 1
+        self._loop.at(self._loop.now + LOOK_S, self.look)
+
+    def _exchange(self) -> None:
+        wanted = {f"p{each.pid}": each for each in self._processes.lasting()}
+        for name in [name for name in self._stored if name not in wanted]:
+            if self._store.remove(name):
+                del self._stored[name]
+        up = self._core.settled_slots()
+        for name, each in wanted.items():
+            if name not in self._stored and each.slot in up and self._put(name, each.slot, each.type, each.fds):
+                self._stored[name] = each.slot
+
+    def _put(self, name: str, slot: int, type: str, fds: Sequence[int]) -> bool:
+        try:
+            sheet = self._sheet(name, slot, type, fds).write()
+        except (OSError, KeyError):  # no descriptor is left, it has ended, or its type is gone: at the next look
+            return False
+        try:
+            return self._store.keep(name, [*fds, sheet])
+        finally:
+            os.close(sheet)
+
+    def _sheet(self, name: str, slot: int, type: str, fds: Sequence[int]) -> Sheet:
+        pid, config, host = int(name[1:]), self._config(), self._core.host_of(slot)
+        return Sheet(
+            slot, type, host, pid, start_of(pid), [inode_of(fd, name) for fd in fds[:3]],
+            made_of(config, type, host), self._processes.program_of(type),
+        )  # fmt: skip
+
+    def came_up(self) -> None:
+        """Note that what was left by a daemon before us is the past."""
+        self.book.set_state_valid(False)
+        self.book.clear()
+        for name in list(self._stored):
+            if self._store.remove(name, SETTLE_S):
+                del self._stored[name]
+        self.look()
+
+    # ---- the end
+
+    def leave(self, left: Callable[[], None], failed: Callable[[str], None]) -> None:
+        """Leave all to the next daemon and call `left`; or call `failed` with the reason, and all goes on."""
+        self._leaving = Task(self._loop, self._leave(), lambda why: failed(why) if why else left()).start()
+
+    def stay(self) -> None:
+        """Leave nothing, if that was begun."""
+        if self._leaving is not None:
+            self._leaving.stop()
+
+    def _leave(self) -> Steps[str]:
+        daemon, loop = self._daemon, self._loop
+        daemon.hold()
+        self._core.give_up_unkept(loop.now)
+        late = loop.now + HOLD_S
+        while why := daemon.obstacle():
+            if loop.now >= late:
+                return f"{why}, after {HOLD_S:g} s"
+            yield Until(loop.now + HOLD_LOOK_S)
+        daemon.freeze()
+        late = loop.now + FREEZE_S
+        while why := daemon.unsaved():
+            if loop.now >= late:
+                return f"{why}, after {FREEZE_S:g} s"
+            yield Until(loop.now + FREEZE_LOOK_S)
+        return self._push()
+
+    def _push(self) -> str:
+        """Give all to the store; return what is wrong."""
+        document = self._daemon.document()
+        try:
+            inodes: dict[str, str] = {}
+            for name, fds in self._processes.families():
+                inodes |= {str(fd): inode_of(fd, name) for fd in fds}
+                if not self._store.keep(name, fds, SETTLE_S):
+                    return "the service manager does not take the descriptors"
+                self._stored.setdefault(name, 0)
+            given = {"version": version(), "argv": [], "words": [], "package": "", "schema": ""}
+            fd = handover.write(document | {"inodes": inodes, "program": given})
+        except OSError as error:
+            return f"the state is not written: {error.strerror}"
+        self._store.remove(STATE, SETTLE_S)
+        is_kept = self._store.keep(STATE, [fd], SETTLE_S) and self._store.settle()
+        os.close(fd)
+        if not is_kept:
+            return "the service manager does not take the state"
+        self._stored.setdefault(STATE, 0)
+        self.book.set_state_valid(True)
+        return ""
+
+    def kept(self) -> dict[str, Any]:
+        """Return what a program that is executed in our place needs to go on: JSON, with the numbers of `fds`."""
+        line, book = self.fds
+        return {"warden": self.warden.pid, "line": line, "book": book, "names": [*self._stored, LINE, BOOK]}
+
+    @property
+    def fds(self) -> list[int]:
+        """Return the descriptors of the lifeline and the book."""
+        return [self.warden.line.fileno(), self.book.fd]
+
+    def end(self) -> None:
+        """Have nothing left to anybody: the daemon ends for good."""
+        for name in (*self._stored, LINE, BOOK):
+            self._store.remove(name)
+        self.close()
+
+    def close(self) -> None:
+        """Let the warden end what is left when we have ended, unless the store has its lifeline."""
+        self.warden.close()
+        self._store.close()
+
+
+def read_sheet(text: bytes) -> Sheet | None:
+    """Return the sheet that a daemon before us has written; None if it is none."""
+    try:
+        kept: Mapping[str, Any] = json.loads(text)
+        return Sheet(**{name: kept[name] for name in Sheet.__slots__})
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def log_why_not(why: str) -> None:
+    log_line("error", f"keep_agents: {why}: at a restart agents are killed")

@@ -1,0 +1,223 @@
+"""The warden: kills what a daemon has left in the control group of its unit, unless another daemon comes in time.
+
+Where agents are kept over a restart (keep_agents), systemd must not kill what is left, so the warden does: a process of
+its own, which the daemon starts. It knows that the daemon has ended by a pidfd, and that another one comes by a socket,
+the lifeline: the daemon has its other end, and the service manager keeps a copy for the next daemon. That one asks to
+take over; from the answer on the old warden does nothing, and that of the new daemon watches. One that has begun to
+kill does not answer. So of two wardens never more than one acts. If nobody has the other end any more, because the
+service has ended for good, or nobody asks in time, all that is left is killed.
+
+Only processes of a control group are killed that is the unit's own: the daemon is the process which systemd started in
+it, and its parent is not in it.
+"""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from scheduler.daemon.guardian import is_kept
+
+PATIENCE_S: Final = 30.0  # for another daemon
+ANSWER_S: Final = 10.0  # for a warden: one that kills needs KILL_S
+KILL_S: Final = 5.0  # for what does not die: it is blocked in the kernel
+LOOK_S: Final = 0.02  # between two looks at what is not dead yet
+TAKE, YOURS = b"take", b"yours"
+MOUNTS: Final = {"": ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"), "name=systemd": ("/sys/fs/cgroup/systemd",)}
+START: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from scheduler.daemon.warden import main; main()"
+
+
+class Warden:
+    """The warden of this daemon: our end of the lifeline, and its process."""
+
+    def __init__(self, line: socket.socket, pid: int, process: "subprocess.Popen[bytes] | None" = None) -> None:
+        self.line, self.pid, self._process = line, pid, process
+
+    @classmethod
+    def started(cls, group: Path) -> "Warden":
+        """Start it. Errors: OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        root = str(Path(__file__).parents[2])
+        # Agents can read its environment, and a password may be in ours. Some build Python so that it needs this one.
+        needed = {name: text for name, text in os.environ.items() if name == "LD_LIBRARY_PATH"}
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", START, root, str(os.getpid()), str(group)],
+                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=needed, process_group=0,
+            )  # fmt: skip
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return cls(ours, process.pid, process)
+
+    @classmethod
+    def going_on(cls, pid: int, fd: int) -> "Warden":
+        """Return that of a program that was executed before us."""
+        os.set_inheritable(fd, False)
+        return cls(socket.socket(fileno=fd), pid)
+
+    def close(self) -> None:
+        """Let it end what we leave, when we have ended."""
+        self.line.close()
+        if self._process is not None:
+            self._process.returncode = 0  # it outlives us
+
+
+def own_group(environment: Mapping[str, str]) -> Path | None:
+    """Return the file with the pids of our control group; None if that is not a unit's of which we are the process."""
+    if environment.get("SYSTEMD_EXEC_PID") != str(os.getpid()):
+        return None
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for mount in MOUNTS.get(controllers, ()) if path != "/" else ():
+            group = Path(f"{mount}{path}/cgroup.procs")
+            pids = members(group)
+            if os.getpid() in pids and os.getppid() not in pids:
+                return group
+    return None
+
+
+def members(group: Path) -> list[int]:
+    """Return the pids of a control group; none if it cannot be read."""
+    with suppress(OSError):
+        return [int(pid) for pid in group.read_text().split()]
+    return []
+
+
+def let_go(line: socket.socket) -> bool:
+    """Ask the warden of a daemon before us to leave all to us; false if it does not: it kills, has done so, or died."""
+    line.settimeout(ANSWER_S)
+    with suppress(OSError):
+        line.send(TAKE)
+        return line.recv(len(YOURS)) == YOURS
+    return False
+
+
+def sweep(group: Path, is_spared: Callable[[int], bool]) -> int:
+    """Kill the processes of a control group but ourselves, as far as they die; return how many there were."""
+    deadline, killed = time.monotonic() + KILL_S, set[int]()
+    while left := [pid for pid in members(group) if pid != os.getpid() and not is_kept(pid) and not is_spared(pid)]:
+        for pid in left:
+            _kill_member(pid, group)
+        killed.update(left)
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(LOOK_S)
+    return len(killed)
+
+
+def families(pids: Collection[int]) -> Callable[[int], bool]:
+    """Return whether a process is one of these, of its process group, or below it."""
+
+    def is_of_one(pid: int) -> bool:
+        while pid > 1 and pid not in pids:
+            stat = _stat(pid)
+            if stat is None:
+                return False
+            if int(stat[2]) in pids:
+                return True
+            pid = int(stat[1])
+        return pid in pids
+
+    return is_of_one
+
+
+def _kill_member(pid: int, group: Path) -> None:
+    """Kill a process if it is in the group still: its pid may be another's by now."""
+    with suppress(OSError):  # it is dead
+        pidfd = os.pidfd_open(pid)
+        try:
+            if pid in members(group):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        finally:
+            os.close(pidfd)
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of proc_pid_stat(5) from the third on; None if it cannot be read."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return None
+
+
+# ---- the process itself
+
+
+def main() -> None:
+    """Watch a daemon, and the lifeline, which is our standard input."""
+    daemon, group = int(sys.argv[1]), Path(sys.argv[2])
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    line = socket.socket(fileno=os.dup(0))
+    if (found := _watch(daemon, line)) is None:
+        return
+    line.close()
+    os.close(0)
+    why, ended = found
+    if count := sweep(group, began_after(ended, daemon)):
+        os.write(2, f"drover: {why}: killed what the daemon has left, {count} processes\n".encode())
+
+
+def _watch(daemon: int, line: socket.socket) -> tuple[str, int] | None:
+    """Return why all is to be killed, and when the daemon ended; None if another one has taken over."""
+    poll = select.poll()
+    poll.register(line, select.POLLIN)
+    try:
+        pidfd = os.pidfd_open(daemon)
+    except ProcessLookupError:
+        pidfd = -1
+    else:
+        poll.register(pidfd, select.POLLIN)
+    is_alive, is_held, ended, deadline = pidfd >= 0, True, _ticks(), time.monotonic() + PATIENCE_S
+    while is_alive or is_held:
+        left_s = deadline - time.monotonic()
+        if not is_alive and left_s <= 0:
+            return f"no daemon has come in {PATIENCE_S:g} s", ended
+        for fd, _ in poll.poll(None if is_alive else max(left_s, 0.0) * 1000):
+            if fd == pidfd:
+                is_alive, ended, deadline = False, _ticks(), time.monotonic() + PATIENCE_S
+                poll.unregister(pidfd)
+            elif line.recv(len(TAKE)) == TAKE:
+                line.send(YOURS)
+                return None
+            else:
+                is_held = False
+                poll.unregister(line)
+    return "the service has ended", ended
+
+
+def _ticks() -> int:
+    """Return the time since boot as proc_pid_stat(5) has it."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def began_after(ticks: int, daemon: int) -> Callable[[int], bool]:
+    """Return whether a process is of a session that began later: it is a new daemon, which is just being started.
+
+    That of the daemon before is none, though this may not be reaped yet, and is as hidden as a new one.
+    """
+
+    def is_new(pid: int) -> bool:
+        with suppress(OSError):  # it is dead, or its session has no leader any more
+            leader = os.getsid(pid)
+            if leader == daemon:
+                return False
+            os.getsid(leader)
+            stat = _stat(leader)
+            return stat is None or int(stat[19]) >= ticks  # a daemon hides itself
+        return False
+
+    return is_new
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,436 @@
+"""systemctl restart, and a crash, with keep_agents: agents of the daemon before go on, or are killed."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from scheduler.drivers.system import LEAVE
+from tests.faults import reexecs
+from tests.integration.conftest import Launch
+from tests.integration.daemon import Daemon, agent, is_gone, rec, records, watch
+from tests.integration.puppets import LOCAL, Meeting, puppet, rows, said, settings
+from tests.integration.ssh_tools import table
+from tests.integration.unit_tools import Unit
+from tests.needs import need
+from tests.ssh.sshd import Server
+
+Serve = Callable[..., Unit]
+TEXT = settings(keep_agents=True) + LOCAL + puppet(slots=2)
+
+
+@pytest.fixture
+def serve(database_with_roles: str) -> Iterator[Serve]:
+    """Start services on a database of the test's own: `serve(config)`."""
+    need("control groups")
+    with ExitStack() as units:
+
+        def serve(text: str = TEXT, wait: bool = True, **keys: int) -> Unit:
+            unit = units.enter_context(Unit(text, database_with_roles, **keys))
+            if wait:
+                unit.serving()
+            return unit
+
+        yield serve
+
+
+def work(unit: Unit, meeting: Meeting) -> tuple[int, int]:
+    """Let an agent begin a job that waits; return the job, and the agent's pid."""
+    pk = unit.daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('$$')}; {meeting.wait}; {meeting.tell('$$')}")
+    return pk, int(meeting.hear())
+
+
+def idle(unit: Unit, meeting: Meeting) -> int:
+    """Return the pid of an agent that has nothing in hand, once that is written down."""
+    pk = unit.daemon.insert(jq_type="puppet", jq_args=meeting.tell("$$"))
+    pid = int(meeting.hear())
+    unit.daemon.wait(pk)
+    unit.daemon.until(
+        lambda: f"p{pid}" in unit.manager.names() and is_marked(unit, 0), what="the idle agent is not stored"
+    )
+    return pid
+
+
+def is_marked(unit: Unit, slot: int) -> bool:
+    (book,) = [fd for name, fd in unit.manager.store if name == "book"]
+    return os.pread(book, 1, 2 + slot) == b"\x01"
+
+
+def lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+# ---- an orderly restart
+
+
+def test_a_restart_in_the_middle_of_an_item_keeps_agent_and_item(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    pk, pid = work(unit, meeting)
+    unit.restart()
+    unit.serving(2)
+    meeting.let_go()
+    row = unit.daemon.wait(pk)
+    assert (int(meeting.hear()), row["jq_attempt"], row["jq_interruptions"]) == (pid, 1, 0)
+    assert unit.stop() == 0
+    assert not lives(pid)
+
+
+def test_two_restarts_in_a_row_keep_the_agent(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    pk, pid = work(unit, meeting)
+    for count in (2, 3):
+        unit.restart()
+        unit.serving(count)
+    meeting.let_go()
+    assert (unit.daemon.wait(pk)["jq_attempt"], int(meeting.hear())) == (1, pid)
+
+
+def test_a_second_restart_during_the_first_keeps_the_agent(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    pk, pid = work(unit, meeting)
+    unit.restart()
+    said(unit.daemon, "drover 0", 2)  # it has begun
+    unit.restart()
+    unit.serving(2)
+    meeting.let_go()
+    assert (unit.daemon.wait(pk)["jq_attempt"], int(meeting.hear())) == (1, pid)
+
+
+def test_a_daemon_killed_while_it_takes_over_leaves_all_to_the_next(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    pk, pid = work(unit, meeting)
+    unit.restart()
+    said(unit.daemon, "drover 0", 2)
+    unit.crash()
+    unit.serving(2)
+    meeting.let_go()
+    assert (unit.daemon.wait(pk)["jq_attempt"], int(meeting.hear())) == (1, pid)
+
+
+def test_a_command_in_hand_at_a_restart_goes_back_to_the_queue_at_no_cost(serve: Serve, meeting: Meeting) -> None:
+    script = f"{meeting.tell('$$')}; {meeting.wait}"
+    unit = serve(settings(keep_agents=True) + LOCAL + agent("run", ["sh", "-c", script], kind="exec"))
+    pk = unit.daemon.insert(jq_type="run")
+    first = int(meeting.hear())
+    unit.restart()
+    second = int(meeting.hear())
+    meeting.let_go()
+    row = unit.daemon.wait(pk)
+    assert (row["jq_attempt"], row["jq_interruptions"], first != second, lives(first)) == (2, 0, True, False)
+
+
+def test_items_in_hand_of_a_query_are_not_given_out_again_after_a_restart(serve: Serve, meeting: Meeting) -> None:
+    script = f'echo LOG $n; test "$n" -gt 2 || {{ {meeting.tell("here")}; {meeting.wait}; }}'
+    unit = serve(settings(keep_agents=True, fetch_rows=7) + LOCAL + rows("rows", script, slots=2))
+    daemon = unit.daemon
+    pk = daemon.insert(jq_type="rows", jq_args="select n from generate_series(1, 60) n", jq_key="n", jq_msq=True)
+    assert [meeting.hear(), meeting.hear()] == ["here", "here"]
+    unit.restart()
+    unit.serving(2)
+    meeting.let_go(2)
+    row = daemon.wait(pk)
+    assert (row["jq_attempt"], row["jq_itemsprocessed"], row["jq_itemstotal"]) == (1, 60, 60)
+    logged = sorted(int(each["log_message"]) for each in daemon.log_rows(pk) if each["log_type"] == "LOG")
+    assert logged == list(range(1, 61))
+
+
+def test_agents_over_ssh_live_through_two_restarts(serve: Serve, beta: Server, meeting: Meeting) -> None:
+    unit = serve(settings(keep_agents=True) + puppet(slots=2) + table("beta", beta))
+    pk, pid = work(unit, meeting)
+    for count in (2, 3):
+        unit.restart()
+        unit.serving(count)
+    meeting.let_go()
+    row = unit.daemon.wait(pk)
+    assert (int(meeting.hear()), row["jq_attempt"], row["jq_interruptions"]) == (pid, 1, 0)
+    dies = unit.daemon.insert(jq_type="puppet", jq_args="kill -9 $$")
+    assert unit.daemon.wait(dies, "failed")["jq_attempt"] == 1
+    assert unit.stop() == 0
+    unit.daemon.until(lambda: not unit.pids(), what="something is left")
+
+
+def test_an_agent_that_dies_after_a_restart_fails_its_item_with_an_end_that_is_not_known(
+    serve: Serve, meeting: Meeting
+) -> None:
+    unit = serve()
+    pk, pid = work(unit, meeting)
+    unit.restart()
+    unit.serving(2)
+    os.kill(pid, signal.SIGKILL)
+    assert "how is not known, since a daemon before this one started it" in unit.daemon.wait(pk, "failed")["jq_endtext"]
+
+
+def test_a_program_replaced_in_place_after_a_restart_keeps_the_agent(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    pk, pid = work(unit, meeting)
+    unit.restart()
+    unit.serving(2)
+    command = unit.daemon.insert(role="drover_operator", jq_type="command", jq_args="reexec")
+    unit.daemon.wait(command)
+    unit.restart()
+    unit.serving(3)
+    meeting.let_go()
+    assert (unit.daemon.wait(pk)["jq_attempt"], int(meeting.hear())) == (1, pid)
+
+
+def test_a_group_that_another_daemon_took_meanwhile_ends_the_agents(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    _, pid = work(unit, meeting)
+    gone = watch(pid)[1]
+    os.kill(unit.pid, LEAVE)
+    unit.daemon.process.wait()
+    unit.daemon.execute("update drover.scheduler_group set group_owner = gen_random_uuid()")
+    unit.start_again()
+    assert is_gone(gone)
+    said(unit.daemon, "has another owner: standing by")
+
+
+def test_a_stop_gives_jobs_back_and_ends_the_agents(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    pk, pid = work(unit, meeting)
+    assert unit.stop() == 0
+    row = unit.daemon.row(pk)
+    assert (row["jq_state"], row["jq_interruptions"], lives(pid)) == ("queued", 0, False)
+    unit.daemon.until(lambda: not unit.pids(), what="something is left")
+
+
+def test_a_store_that_is_discarded_ends_agents_that_read_no_end(serve: Serve, meeting: Meeting) -> None:
+    deaf = agent("deaf", ["sh", "-c", f"trap '' HUP; echo OK; read line; {meeting.tell('$$')}; exec sleep 1000"])
+    unit = serve(settings(keep_agents=True) + LOCAL + deaf)
+    unit.daemon.insert(jq_type="deaf")
+    gone = watch(int(meeting.hear()))[1]
+    assert unit.stop(LEAVE) == 0
+    assert is_gone(gone)
+    unit.daemon.until(lambda: not unit.pids(), what="something is left")
+
+
+def test_a_state_of_a_newer_version_is_not_gone_on_with(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    pk, pid = work(unit, meeting)
+    gone = watch(pid)[1]
+    os.kill(unit.pid, LEAVE)
+    unit.daemon.process.wait()
+    (state,) = [number for number, (name, _) in enumerate(unit.manager.store) if name == "state"]
+    unit.manager.store[state] = ("state", newer(unit.manager.store[state][1]))
+    unit.start_again()
+    assert is_gone(gone)
+    said(unit.daemon, "the state that was left has version 99, which is not known here")
+    assert int(meeting.hear()) != pid
+    meeting.let_go()
+    assert unit.daemon.wait(pk)["jq_attempt"] == 2
+
+
+@pytest.mark.parametrize(("failures", "is_kept"), [(2, True), (3, False)])
+def test_a_state_goes_on_with_the_third_daemon_that_begins_with_it_at_most(
+    serve: Serve, meeting: Meeting, failures: int, is_kept: bool
+) -> None:
+    unit = serve()
+    pk, pid = work(unit, meeting)
+    unit.configure("mistake = 1")
+    os.kill(unit.pid, LEAVE)
+    for _ in range(failures):
+        unit.start_again()
+    unit.daemon.process.wait()
+    unit.configure(TEXT)
+    unit.start_again()
+    unit.serving(2)
+    meeting.let_go()
+    assert (unit.daemon.wait(pk)["jq_attempt"] == 1, lives(pid)) == (is_kept, is_kept)
+
+
+def newer(fd: int) -> int:
+    """Return a copy of a state with another version."""
+    text = os.pread(fd, os.fstat(fd).st_size, 0).replace(b'"core": {"version": 1', b'"core": {"version": 99')
+    copy = os.memfd_create("newer")
+    os.write(copy, text)
+    os.close(fd)
+    return copy
+
+
+def test_a_store_that_is_too_small_ends_all_agents(serve: Serve, meeting: Meeting) -> None:
+    unit = serve(most=5)
+    pk, pid = work(unit, meeting)
+    gone = watch(pid)[1]
+    unit.restart()
+    assert is_gone(gone)
+    assert int(meeting.hear()) != pid
+    meeting.let_go()
+    assert unit.daemon.wait(pk)["jq_attempt"] == 2
+
+
+def test_another_group_in_the_configuration_ends_the_agents(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    _, pid = work(unit, meeting)
+    gone = watch(pid)[1]
+    unit.configure(settings(keep_agents=True, group="other") + "[hosts.elsewhere]\n" + puppet())
+    unit.restart()
+    assert is_gone(gone)
+
+
+def test_without_a_store_a_restart_is_a_stop(serve: Serve, meeting: Meeting) -> None:
+    unit = serve(most=0)
+    said(unit.daemon, "the unit keeps no descriptors")
+    pk, _ = work(unit, meeting)
+    assert unit.stop(LEAVE) == 0
+    row = unit.daemon.row(pk)
+    assert (row["jq_state"], row["jq_interruptions"]) == ("queued", 0)
+
+
+# ---- a crash
+
+
+def test_an_idle_agent_outlives_a_crash(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    pid = idle(unit, meeting)
+    unit.crash()
+    unit.serving(2)
+    pk = unit.daemon.insert(jq_type="puppet", jq_args=meeting.tell("$$"))
+    assert (int(meeting.hear()), unit.daemon.wait(pk)["jq_attempt"]) == (pid, 1)
+
+
+def test_a_busy_agent_is_killed_after_a_crash_and_an_idle_one_goes_on(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    kept = idle(unit, meeting)
+    pk, busy = work(unit, meeting)
+    other = kept if busy != kept else 0
+    gone = watch(busy)[1]
+    unit.crash()
+    assert is_gone(gone)
+    again = int(meeting.hear())
+    meeting.let_go()
+    assert (unit.daemon.wait(pk)["jq_attempt"], again != busy) == (2, True)
+    assert other in (0, again)
+
+
+def test_a_command_is_killed_after_a_crash_before_it_is_begun_again(serve: Serve, meeting: Meeting) -> None:
+    script = f"trap '' HUP TERM; {meeting.tell('$$')}; {meeting.wait}"
+    unit = serve(settings(keep_agents=True) + LOCAL + agent("run", ["setsid", "sh", "-c", script], kind="exec"))
+    pk = unit.daemon.insert(jq_type="run")
+    first = int(meeting.hear())
+    unit.crash()
+    assert int(meeting.hear()) != first
+    assert not lives(first)
+    meeting.let_go()
+    assert unit.daemon.wait(pk)["jq_attempt"] == 2
+
+
+@pytest.mark.parametrize("changed", [puppet(slots=2, env={"A": "b"}), agent("another", ["true"])])
+def test_an_agent_that_would_be_started_otherwise_now_is_killed_after_a_crash(
+    serve: Serve, meeting: Meeting, changed: str
+) -> None:
+    unit = serve()
+    gone = watch(idle(unit, meeting))[1]
+    unit.configure(settings(keep_agents=True) + LOCAL + changed)
+    unit.crash()
+    unit.serving(2)
+    assert is_gone(gone)
+
+
+def test_an_agent_whose_program_was_replaced_is_killed_after_a_crash(
+    serve: Serve, meeting: Meeting, tmp_path: Path
+) -> None:
+    program = tmp_path / "puppet"
+    program.write_text('#!/bin/sh\necho OK; while IFS= read -r line; do eval "$line"; echo OK; done\n')
+    program.chmod(0o755)
+    unit = serve(settings(keep_agents=True, status_interval=1000) + LOCAL + agent("puppet", [str(program)]))
+    gone = watch(idle(unit, meeting))[1]
+    program.write_text(program.read_text() + "exit 0\n")
+    unit.crash()
+    unit.serving(2)
+    assert is_gone(gone)
+
+
+def test_idle_agents_end_if_another_daemon_serves_after_the_crash(
+    serve: Serve, launch: Launch, meeting: Meeting
+) -> None:
+    unit = serve()
+    standby = launch(TEXT, wait=False)
+    said(standby, "standing by")
+    gone = watch(idle(unit, meeting))[1]
+    os.kill(unit.pid, signal.SIGKILL)
+    unit.daemon.process.wait()
+    said(standby, "serving group")
+    unit.start_again()
+    assert is_gone(gone)
+
+
+def test_the_warden_ends_what_a_crash_left_if_the_service_is_not_started_again(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    _, pid = work(unit, meeting)
+    gone = watch(pid)[1]
+    os.kill(unit.pid, signal.SIGKILL)
+    unit.daemon.process.wait()
+    unit.manager.discard()
+    assert is_gone(gone)
+    said(unit.daemon, "the service has ended: killed what the daemon has left")
+    unit.daemon.until(lambda: not unit.pids(), what="something is left")
+
+
+def test_a_daemon_whose_warden_was_killed_stops_in_order(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    pk, pid = work(unit, meeting)
+    os.kill(warden_of(unit), signal.SIGKILL)
+    assert unit.daemon.process.wait(20) == 0
+    assert (unit.daemon.row(pk)["jq_state"], lives(pid)) == ("queued", False)
+
+
+def test_after_a_crash_with_a_dead_warden_nothing_goes_on(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    gone = watch(idle(unit, meeting))[1]
+    os.kill(unit.pid, signal.SIGSTOP)
+    os.kill(warden_of(unit), signal.SIGKILL)
+    unit.crash()
+    unit.serving(2)
+    assert is_gone(gone)
+    said(unit.daemon, "the warden of the daemon before does not answer")
+
+
+def warden_of(unit: Unit) -> int:
+    (pid,) = [pid for pid in unit.pids() if b"scheduler.daemon.warden" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return pid
+
+
+def test_agents_that_end_leave_the_store(serve: Serve, meeting: Meeting) -> None:
+    unit = serve(settings(keep_agents=True, max_idle=0.5) + LOCAL + puppet())
+    pk = unit.daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('$$')}; sleep 1.5")
+    pid = int(meeting.hear())
+    unit.daemon.until(lambda: f"p{pid}" in unit.manager.names(), what="it is not stored")
+    unit.daemon.wait(pk)
+    unit.daemon.until(lambda: unit.manager.names() == ["book", "warden"], what="it stays in the store")
+
+
+# ---- a load
+
+
+def test_a_load_over_restarts_loses_and_repeats_nothing(serve: Serve, record: Path) -> None:
+    unit = serve(settings(keep_agents=True) + reexecs.config(record).partition("\n")[2])
+    outcome = reexecs.load(unit.daemon, record, 300, 150, 2, lambda text: None, restart(unit))
+    assert (outcome.twice, outcome.lost, outcome.restarted, outcome.attempts) == (0, 0, 0, 0)
+
+
+def restart(unit: Unit) -> Callable[[Daemon, int], str]:
+    def restart(_daemon: Daemon, number: int) -> str:
+        unit.restart()
+        unit.serving(number + 2)
+        return "started anew"
+
+    return restart
+
+
+@pytest.mark.parametrize("ms", [0, 20, 50, 100, 200, 300, 400, 600])
+def test_a_daemon_that_is_killed_on_its_way_out_or_in_loses_nothing(serve: Serve, record: Path, ms: int) -> None:
+    unit = serve(settings(keep_agents=True) + LOCAL + agent("one", rec(record), slots=2))
+    pks = [row["jq_pk"] for row in unit.daemon.execute(reexecs.JOBS % (0.001, 200))]
+    unit.daemon.until(record.exists, what="no agent works")
+    os.kill(unit.pid, LEAVE)
+    signal.sigtimedwait((), ms / 1000)
+    if unit.daemon.process.poll() is not None:
+        unit.start_again()
+        signal.sigtimedwait((), ms / 1000)
+    unit.crash()
+    assert {row["jq_state"] for row in unit.daemon.wait_all(pks)} == {"done"}
+    lines = {note["line"] for note in records(record) if note["event"] == "line"}
+    assert len(lines) == 200

@@ -1,0 +1,136 @@
+"""What is left for the next daemon: marks of agents without work, sheets, and a state under new numbers."""
+
+import os
+
+import pytest
+
+from scheduler.daemon.daemon_state import renumbered
+from scheduler.daemon.kept_agents import BOOK_BYTES, Book, Sheet, made_of, read_sheet
+from scheduler.daemon.warden import began_after, families, own_group
+from scheduler.drivers.loop import Loop
+from scheduler.drivers.pipes import Outputs, Pipes
+from scheduler.model import events as e
+from scheduler.model.config import AgentType, Config, Host
+from tests.core_tools import claim, make_core, ready, sent, settle, turn
+
+SHEET = Sheet(3, "sha", "alpha", 4711, 99, ["1:2", "1:3", "1:4"], "made", ["/bin/sha", 1, 2, 3])
+
+
+# ---- the book
+
+
+def pipes_of(slot: int, marks: bytearray) -> tuple[Pipes, int]:
+    """Return the pipes of an agent, and the end of its stdin that it reads."""
+    reader, writer = os.pipe()
+    outputs = Outputs(Loop(), lambda *_: None, lambda *_: None, lambda *_: None, lambda _: None, lambda _: None, marks)
+    return Pipes(outputs, slot, True, (writer, -1, -1)), reader
+
+
+@pytest.mark.parametrize(("slot", "after"), [(1, b"\1\0\1"), (2, b"\1\1\0"), (3, b"\1\1\1"), (70_000, b"\1\1\1")])
+def test_a_write_to_an_agent_clears_the_mark_of_its_slot_and_no_other(slot: int, after: bytes) -> None:
+    marks = bytearray(b"\1\1\1")
+    pipes, reader = pipes_of(slot, marks)
+    pipes.write(b"line\n")
+    pipes.close_stdin()
+    os.close(reader)
+    assert marks == after
+
+
+def test_a_book_that_is_opened_again_says_what_was_written() -> None:
+    book = Book()
+    book.set_state_valid(True)
+    book.marks[7] = 1
+    again = Book(os.dup(book.fd))
+    assert (again.is_state_valid, again.marks[7], again.marks[8], len(again.marks)) == (True, 1, 0, BOOK_BYTES - 2)
+
+
+def test_daemons_that_begin_with_a_state_are_counted_until_one_has_come_up() -> None:
+    book = Book()
+    book.set_state_valid(True)
+    tries = [book.count_try(), book.count_try()]
+    book.set_state_valid(False)
+    assert (tries, book.count_try()) == ([1, 2], 1)
+
+
+def test_an_agent_is_idle_only_while_it_has_nothing_in_hand() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    sent(core)
+    busy = core.idle_slots()
+    core.agent_output(slot.number, b"OK\n", 2.0)
+    settle(core, 2.0)
+    assert (busy, core.idle_slots(), core.settled_slots()) == ([], [slot.number], {slot.number})
+
+
+def test_an_agent_that_has_not_said_ok_is_not_stored() -> None:
+    core = make_core()
+    turn(core, claim(1))
+    core.handle(e.Created(0, 100), 0.0)
+    assert (core.idle_slots(), core.settled_slots()) == ([], set())
+
+
+# ---- sheets
+
+
+def test_a_sheet_is_read_as_it_was_written() -> None:
+    fd = SHEET.write()
+    text = os.pread(fd, 4096, 0)
+    os.close(fd)
+    assert read_sheet(text) == SHEET
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b"null", b"\xff", b'{"slot": 1}'])
+def test_what_is_no_sheet_is_none(text: bytes) -> None:
+    assert read_sheet(text) is None
+
+
+def test_another_command_environment_or_host_is_another_start() -> None:
+    kinds = [AgentType(command=("a",)), AgentType(command=("b",)), AgentType(command=("a",), env={"A": "b"})]
+    hosts = [Host(), Host(transport="command", command=("srun",))]
+    found = {made_of(Config(hosts={"h": host}, agents={"t": kind}), "t", "h") for kind in kinds for host in hosts}
+    assert len(found) == 6
+    assert made_of(Config(hosts={"h": Host(max=3)}, agents={"t": kinds[0]}), "t", "h") in found
+
+
+# ---- the state
+
+
+def test_a_state_gets_the_numbers_that_its_descriptors_have_here() -> None:
+    link = {"process": [900, 8, 9]}
+    document = {
+        "fds": [4, 5, 6, 7, 8, 9],
+        "processes": {
+            "children": [{"ends": [4, 5, 6], "pidfd": 7}, {"ends": [-1, -1, -1], "remote": 3}],
+            "ssh": [{"name": "beta", "link": link}], "retired": [{"name": "gamma", "link": {"process": None}}],
+        },
+    }  # fmt: skip
+    found = renumbered(document, {old: old + 100 for old in range(4, 10)})
+    assert found["fds"] == [104, 105, 106, 107, 108, 109]
+    assert found["processes"] == {
+        "children": [
+            {"ends": [104, 105, 106], "pidfd": 107, "is_child": False},
+            {"ends": [-1, -1, -1], "remote": 3, "is_child": False},
+        ],
+        "ssh": [{"name": "beta", "link": {"process": [900, 108, 109]}}],
+        "retired": [{"name": "gamma", "link": {"process": None}}],
+    }
+
+
+# ---- what is killed
+
+
+def test_the_family_of_a_process_is_what_is_below_it() -> None:
+    ours = families({os.getppid()})
+    assert (ours(os.getpid()), ours(1), ours(0)) == (True, False, False)
+
+
+def test_a_session_of_the_daemon_that_has_ended_is_no_new_one_though_it_is_not_reaped_yet() -> None:
+    leader = os.getsid(0)
+    assert began_after(0, leader + 1)(os.getpid())
+    assert not began_after(0, leader)(os.getpid())
+
+
+def test_a_process_that_systemd_did_not_start_has_no_control_group_of_its_own() -> None:
+    assert own_group({}) is None
+    assert own_group({"SYSTEMD_EXEC_PID": "1"}) is None
+    assert own_group({"SYSTEMD_EXEC_PID": str(os.getpid())}) is None  # others run in that group
