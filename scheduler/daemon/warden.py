@@ -105,7 +105,7 @@ def let_go(line: socket.socket) -> bool:
 def sweep(group: Path, is_spared: Callable[[int], bool]) -> int:
     """Kill the processes of a control group but ourselves, as far as they die; return how many there were."""
     deadline, killed = time.monotonic() + KILL_S, set[int]()
-    while left := [pid for pid in members(group) if pid != os.getpid() and not is_kept(pid) and not is_spared(pid)]:
+    while left := [pid for pid in members(group) if pid != os.getpid() and not is_detached(pid) and not is_spared(pid)]:
         for pid in left:
             _kill_member(pid, group)
         killed.update(left)
@@ -113,6 +113,21 @@ def sweep(group: Path, is_spared: Callable[[int], bool]) -> int:
             break
         time.sleep(LOOK_S)
     return len(killed)
+
+
+def is_detached(pid: int) -> bool:
+    """Return whether a process is of a detached job: the environment of it, or of one above it, says so.
+
+    A command may clear its environment, or hide it by the rights of another user; its keeper does not.
+    """
+    while pid > 1:
+        if is_kept(pid):
+            return True
+        stat = _stat(pid)
+        if stat is None:
+            return False
+        pid = int(stat[1])
+    return False
 
 
 def families(pids: Collection[int]) -> Callable[[int], bool]:

@@ -434,3 +434,101 @@ def test_a_daemon_that_is_killed_on_its_way_out_or_in_loses_nothing(serve: Serve
     assert {row["jq_state"] for row in unit.daemon.wait_all(pks)} == {"done"}
     lines = {note["line"] for note in records(record) if note["event"] == "line"}
     assert len(lines) == 200
+
+
+# ---- detached jobs
+
+
+def detached(folder: Path, slots: int = 2) -> str:
+    """Return the configuration of a daemon with agents that are kept, and a type whose jobs are detached."""
+    host = f'[hosts.local]\nmax = 8\nspool = "{folder / "spool"}"\n'
+    shell = agent("long", ["sh", "-c", "{args}"], kind="exec", detached=True, slots=slots)
+    return settings(keep_agents=True, kill_grace=1.0) + host + puppet(slots=2) + shell
+
+
+def begin_detached(unit: Unit, meeting: Meeting, around: str = "%s") -> tuple[int, int]:
+    """Let a detached job begin that tells its pid at its start and at its end; return the job and the pid."""
+    script = f"{meeting.tell('$$')}; echo one; {meeting.wait}; echo two; {meeting.tell('$$')}"
+    pk = unit.daemon.insert(jq_type="long", jq_args=around % script)
+    pid = int(meeting.hear())
+    unit.daemon.wait(pk, "running")
+    return pk, pid
+
+
+def adopted(unit: Unit, pk: int, count: int = 1) -> None:
+    unit.daemon.until(lambda: unit.daemon.log_text(pk).count("adopted by") >= count, what="the job is not adopted")
+
+
+def ends_once(unit: Unit, meeting: Meeting, pk: int, pid: int) -> None:
+    """Let a detached job end, and check that it has begun once, and that its end and all output were collected."""
+    meeting.let_go()
+    row = unit.daemon.wait(pk)
+    assert (int(meeting.hear()), row["jq_attempt"], row["jq_interruptions"], row["jq_exitcode"]) == (pid, 1, 0, 0)
+    parts = unit.daemon.execute("select out_data from drover.output where out_jq_fk = %s order by out_part", pk)
+    assert "".join(part["out_data"] for part in parts) == "one\ntwo\n"
+
+
+def test_a_detached_job_is_adopted_after_each_restart_c41(serve: Serve, meeting: Meeting, tmp_path: Path) -> None:
+    unit = serve(detached(tmp_path))
+    pk, pid = begin_detached(unit, meeting)
+    for count in (1, 2):
+        unit.restart()
+        unit.serving(count + 1)
+        adopted(unit, pk, count)
+    ends_once(unit, meeting, pk, pid)
+
+
+def test_a_restart_keeps_an_item_in_hand_and_a_detached_job_c41(serve: Serve, meeting: Meeting, tmp_path: Path) -> None:
+    unit = serve(detached(tmp_path))
+    pk, pid = begin_detached(unit, meeting)
+    item = unit.daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('$$')}; until [ -e {tmp_path}/go ]; do :; done")
+    meeting.hear()
+    unit.restart()
+    unit.serving(2)
+    adopted(unit, pk)
+    (tmp_path / "go").touch()
+    row = unit.daemon.wait(item)
+    assert (row["jq_attempt"], row["jq_interruptions"]) == (1, 0)
+    ends_once(unit, meeting, pk, pid)
+
+
+@pytest.mark.parametrize("around", ["%s", "exec env -i sh -c '%s'"])
+def test_a_detached_job_goes_on_over_a_crash_whatever_its_environment_c41(
+    serve: Serve, meeting: Meeting, tmp_path: Path, around: str
+) -> None:
+    unit = serve(detached(tmp_path))
+    idle(unit, meeting)
+    pk, pid = begin_detached(unit, meeting, around)
+    unit.crash()
+    unit.serving(2)
+    adopted(unit, pk)
+    ends_once(unit, meeting, pk, pid)
+
+
+def test_a_detached_job_goes_on_while_the_service_is_stopped_c41(
+    serve: Serve, meeting: Meeting, tmp_path: Path
+) -> None:
+    unit = serve(detached(tmp_path))
+    pk, pid = begin_detached(unit, meeting)
+    warden = watch(warden_of(unit))[1]
+    assert unit.stop() == 0
+    assert is_gone(warden)
+    assert (unit.daemon.row(pk)["jq_state"], lives(pid)) == ("running", True)
+    unit.start_again()
+    adopted(unit, pk)
+    ends_once(unit, meeting, pk, pid)
+
+
+@pytest.mark.parametrize("ms", [0, 50, 150, 400])
+@pytest.mark.parametrize("end", [Unit.restart, Unit.crash])
+def test_detached_jobs_that_begin_and_end_around_a_restart_run_once_c41(
+    serve: Serve, tmp_path: Path, ms: int, end: Callable[[Unit], None]
+) -> None:
+    unit = serve(detached(tmp_path, slots=4))
+    ledger = tmp_path / "ledger"
+    pks = [unit.daemon.insert(jq_type="long", jq_args=f"echo $DROVER_JOB >>{ledger}") for _ in range(16)]
+    unit.daemon.until(ledger.exists, what="no job has begun")
+    signal.sigtimedwait((), ms / 1000)
+    end(unit)
+    assert {row["jq_interruptions"] for row in unit.daemon.wait_all(pks)} == {0}
+    assert sorted(map(int, ledger.read_text().split())) == sorted(pks)
