@@ -118,6 +118,14 @@ def bundled(name: str, *options: str, **environment: str) -> Agent:
     return agent
 
 
+def cmdline(pid: int) -> bytes:
+    """Return the arguments of a process; none if it has gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def watch(pid: int) -> int:
     """Return a pidfd of a living process; the caller closes it."""
     return os.pidfd_open(pid)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.drivers.system import LEAVE
+from tests.agent_tools import cmdline
 from tests.faults import reexecs
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, is_gone, rec, records, watch
@@ -389,7 +390,7 @@ def test_after_a_crash_with_a_dead_warden_nothing_goes_on(serve: Serve, meeting:
 
 
 def warden_of(unit: Unit) -> int:
-    (pid,) = [pid for pid in unit.pids() if b"scheduler.daemon.warden" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (pid,) = [pid for pid in unit.pids() if b"scheduler.daemon.warden" in cmdline(pid)]
     return pid
 
 

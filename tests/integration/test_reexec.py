@@ -312,7 +312,9 @@ def test_a_daemon_that_is_killed_on_its_way_is_rescued_as_ever(launch: Launch, r
         pytest.param("daemon/upgrade.py", "            self._daemon.freeze()\n", id="held"),
         pytest.param("daemon/upgrade.py", "            self._execute()\n", id="saved"),
         pytest.param("daemon/upgrade.py", "            hold_signals()\n", id="written-down"),
-        pytest.param("cli/run.py", "        config = config_to_go_on(takeover.document, config)\n", id="executed"),
+        pytest.param(
+            "cli/run.py", "        return takeover, config_to_go_on(takeover.document, config)\n", id="executed"
+        ),
         pytest.param("daemon/wiring.py", "            self._takeover.set_no_alarm()\n", id="restored"),
         pytest.param("daemon/wiring.py", "        takeover.finish()\n", id="up"),
     ],

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from scheduler.drivers.system import identity
+from tests.agent_tools import cmdline
 from tests.builds import IS_COMPILED
 from tests.cli_tools import Drover
 from tests.integration.conftest import Launch
@@ -234,14 +235,6 @@ def test_process_names_in_the_table_of_children_are_escaped(launch: Launch, meet
     daemon.process.wait(20)
     assert "\x1b" not in daemon.stderr()
     assert r"\x1b[2Jx\nERROR" in daemon.stderr()
-
-
-def cmdline(pid: int) -> bytes:
-    """Return the arguments of a process; none if it has gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 # ---- hangs
