@@ -10,7 +10,7 @@ A reply is a keyword and its text. What a keyword does to a slot or a job is dec
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from scheduler.errors import AgentError
@@ -142,6 +142,8 @@ def fill_template(template: Sequence[str], jq_pk: int, item: Item, names: Sequen
 
     Raises AgentError for a NUL, which no argument can hold.
     """
+    if (plain := _without_placeholders(tuple(template))) is not None:
+        return list(plain)
     values = {name: value or b"" for name, value in zip(names, item.row, strict=True)}
     values = {b"column:" + name: value for name, value in values.items()} | values
     values |= {b"id": b"%d" % jq_pk, b"args": item.line[:-1]}
@@ -153,6 +155,13 @@ def fill_template(template: Sequence[str], jq_pk: int, item: Item, names: Sequen
     if any(b"\0" in word for word in argv):
         raise AgentError("an argument would hold NUL, which no program can be given")
     return argv
+
+
+@lru_cache
+def _without_placeholders(template: tuple[str, ...]) -> tuple[bytes, ...] | None:
+    """Return the words of a command as they are; None if they must be filled in. None of them holds NUL."""
+    words = tuple(word.encode() for word in template)
+    return None if any(_PLACEHOLDER.search(word) for word in words) else words
 
 
 # ---- replies
