@@ -1820,6 +1820,8 @@ end $$;
 CREATE FUNCTION drover.offer_new() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
+    SET enable_sort TO 'off'
+    SET work_mem TO '64MB'
     AS $$
 declare
   has_fair boolean;
