@@ -188,6 +188,8 @@ class Connections:
             self._reconciling = Task(self._loop, self._reconcile(self._tasks.owner)).start()
         else:
             self.is_queue_ready = True
+            if not self.queue.is_pooled:
+                self._requests.prepare()
 
     def _queue_down(self, reason: str) -> None:
         self.is_queue_ready = False

@@ -90,6 +90,13 @@ class QueueConnection:
         done = partial(self._answered, request, query.name)
         self._connection.ask(query, values, done, deadline=self._limit)
 
+    def prepare(self) -> None:
+        """Let the server plan claims and ends, which takes it 10 ms, before the first job comes; changes nothing."""
+        nothing = {"group": self._group, "owner": self.owner, "schedinfo": self._schedinfo, "unread": SUSPECT_AFTER}
+        nothing |= _ends(()) | _wants(())
+        for name in (ONLY_CLAIM, ONLY_END, END_AND_CLAIM):
+            self._connection.ask(self._queries[name], nothing, lambda _: None, deadline=self._limit)
+
     def _statement(self, request: r.Request) -> tuple[str, Arrays]:
         ours: Arrays = {"group": self._group, "owner": self.owner}
         match request:

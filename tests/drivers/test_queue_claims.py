@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.model.events import EndedAndClaimed, NotSaved, Saved
 from scheduler.model.queue_requests import PLAIN, Claim, ClaimRequest, EndAndClaim, Rules, Save, SaveRow
-from tests.connection_tools import OTHER, OWNER, QUERIES, ask, fetch, rows_of, take_group
+from tests.connection_tools import OTHER, OWNER, QUERIES, ask, fetch, rows_of, run, take_group
 from tests.loop_tools import turn_until
 from tests.queue_tools import WANT, Desk, end, insert, locked, many, user
 
@@ -20,6 +20,16 @@ def test_claim_returns_the_row_and_leaves_it_as_it_is(desk: Desk, database: str)
     assert fetch(database, "select jq_state, jq_owner, jq_attempt from drover.jobqueue") == [("queued", None, 0)]
     assert fetch(database, "select hand_owner::text, hand_jobs from drover.in_hand") == [(OWNER, [pk])]
     assert fetch(database, "select jq_state from drover.jobs") == [("claimed",)]
+
+
+def test_claims_and_ends_are_planned_before_the_first_job_and_take_nothing_p8(desk: Desk, database: str) -> None:
+    insert(database)
+    desk.courier.prepare()
+    turn_until(desk.loop, lambda: desk.connection.is_idle)
+    planned = "select count(*), sum(generic_plans) from pg_prepared_statements where name like 'end_and_claim/%'"
+    assert list(rows_of(run(desk.loop, desk.connection, planned))) == [(b"3", b"3")]
+    assert fetch(database, "select jq_state, jq_attempt from drover.jobqueue") == [("queued", 0)]
+    assert len(desk.claim()) == 1
 
 
 @pytest.mark.parametrize(
