@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from scheduler.drivers.local_process import LocalProcess
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.processes import LocalProcess, Processes
+from scheduler.drivers.processes import Processes
 from scheduler.model.config import AgentType, Config
 from scheduler.model.events import Event, Gone, Spawn
 from tests.loop_tools import turn_until
@@ -54,9 +55,6 @@ class Family:
         """Go on as another program would: with what is written down of the processes, and nothing else."""
         self.processes.freeze()
         kept = json.loads(json.dumps(self.processes.kept()))
-        for child in self.processes._children.values():
-            if isinstance(child.process, LocalProcess) and child.process._popen is not None:
-                child.process._popen.returncode = 0  # an exec leaves nobody who would wait for it
         self.processes._children.clear()
         heir = Family(self.loop, *self._given, kept)
         self.processes = heir.processes  # which is closed at the end

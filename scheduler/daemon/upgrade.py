@@ -29,7 +29,7 @@ from scheduler.daemon import handover
 from scheduler.daemon.daemon_state import DaemonState
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Loop, Steps, Task, ready
-from scheduler.drivers.system import SIGNALS, Identity, identity, is_gone, pidfd_of
+from scheduler.drivers.system import SIGNALS, Identity, NoPidfdError, identity, is_gone, pidfd_of
 from scheduler.model.states import NEVER, UPGRADE, UpgradeEvent, UpgradeState
 from scheduler.package_data import PACKAGE, schema_dir, version
 
@@ -309,7 +309,10 @@ class Upgrade:
                     self._program.argv, executable=sys.executable, stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL, stderr=said, env=environment, pass_fds=(fd,),
                 )  # fmt: skip
-                pidfd = pidfd_of(trial)
+                pidfd = pidfd_of(trial.pid)
+            except NoPidfdError:
+                trial.wait()  # it is reaped, and Popen has to know it
+                raise
             finally:
                 os.close(fd)
         except OSError as error:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from scheduler.drivers.local_process import LocalProcess
 from scheduler.drivers.loop import Loop, Timer
 from scheduler.drivers.pipes import Outputs, Pipes
-from scheduler.drivers.processes import Child, LocalProcess, Processes
+from scheduler.drivers.processes import Child, Processes
 from scheduler.model.events import Event, Gone, Spawn
 
 LIMIT_S: Final = 90.0

@@ -1,8 +1,8 @@
 """The processes of the slots, on this machine and on hosts over SSH, from their start to their end.
 
 Decides nothing about slots: what agents write goes to callbacks (pipes.py), all else is reported as events. Refuses to
-know the protocol. A process of this machine is started between three pipes, watched through a pidfd, signalled and
-reaped here; one of another host by ssh_host.py.
+know the protocol. How a process of this machine is started, signalled and reaped is in local_process.py; one of another
+host in ssh_host.py.
 
 A process has ended when it is dead *and* its output has ended; a grandchild may hold the pipes open, so the second has
 a deadline (`exit_grace`). It is reaped only then: until then its pid and its process group are its own, even when it is
@@ -12,147 +12,29 @@ dead, and no signal can reach a stranger.
 import errno
 import logging
 import os
-import resource
 import select
 import signal
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from select import EPOLLIN
 from typing import Any, Final, NamedTuple
 
 from scheduler.drivers.keeper import carried, read_end
+from scheduler.drivers.local_process import LocalProcess, start
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until
 from scheduler.drivers.pipes import CLOSED, Marks, OnCapture, OnErrors, OnOutput, Outputs, Pipes
-from scheduler.drivers.process_spec import (
-    SHORTAGES,
-    Fingerprint,
-    ProcessSpec,
-    SpawnTemplates,
-    Surroundings,
-    reason,
-    start_status,
-)
+from scheduler.drivers.process_spec import SHORTAGES, Fingerprint, SpawnTemplates, Surroundings, reason, start_status
 from scheduler.drivers.program_files import ProgramFiles
 from scheduler.drivers.ssh_host import RemoteProcess, SshHost, settings_of, ssh_hosts
-from scheduler.drivers.system import (
-    TRACED_S,
-    Ends,
-    NoPidfdError,
-    close_all,
-    is_readable,
-    open_more_files,
-    pidfd_of,
-    pipes,
-    signal_name,
-)  # fmt: skip
+from scheduler.drivers.system import TRACED_S, Ends, NoPidfdError, keep_descriptors, open_more_files
 from scheduler.errors import BugError
 from scheduler.model.config import Config
 from scheduler.model.counters import RECEIVED, SENT, Counted, add
 from scheduler.model.events import Created, Event, ForceKill, Gone, Keeper, Kill, LetGo, NotCreated, Send, Signal, Spawn
 
 LAST_WAIT_MS: Final = 1000  # for each process at the very end; SIGKILL takes far less
-NOT_KNOWN: Final = "how is not known, since a daemon before this one started it"
 
 log = logging.getLogger(__name__)
-
-
-class LocalProcess:
-    """A child of ours; without a Popen if a program started it that was executed before us.
-
-    Or a child of a daemon before us, which has ended: it has another parent, and how it ends is not known.
-    """
-
-    def __init__(
-        self, pid: int, pidfd: int, popen: "subprocess.Popen[bytes] | None" = None, *, is_child: bool = True
-    ) -> None:
-        self._popen, self.pidfd, self.pid, self.is_child = popen, pidfd, pid, is_child
-        self.grace_s = 0.0  # for its output to end after its own end, beyond `exit_grace`
-        self._was_reaped = False
-
-    def signal(self, number: int) -> None:
-        """Send a signal to its group while it is not reaped, or to it alone if it left its group."""
-        if not self.is_child and is_readable(self.pidfd):  # its parent has reaped it
-            return
-        try:
-            os.killpg(self.pid, number)
-        except ProcessLookupError:
-            with suppress(OSError):
-                signal.pidfd_send_signal(self.pidfd, number)
-        except PermissionError:  # it became another user's: we cannot signal it
-            return
-
-    def kill(self) -> None:
-        """Kill it and its group."""
-        self.signal(signal.SIGKILL)
-        with suppress(OSError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)  # it may have left its group
-
-    def kill_group(self) -> None:
-        """Kill what is left of its group, unless its pid may be another process's by now."""
-        if self.is_child and not self._was_reaped:
-            self.signal(signal.SIGKILL)
-
-    def reap(self) -> None:
-        """Reap it; it is of no use after that."""
-        with suppress(ChildProcessError):
-            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG)
-        if self._popen is not None:
-            self._popen.returncode = 0  # else Popen would reap it too; Gone reports how it ended
-        os.close(self.pidfd)
-
-    def how_it_ended(self, slot: int) -> Gone | None:
-        """Return how it ended, without reaping it; lost if it was reaped elsewhere, as when SIGCHLD is ignored.
-
-        None while a debugger holds its end: its pidfd is readable, but its parent cannot wait for it yet.
-        """
-        if not self.is_child:
-            return Gone(slot, why=NOT_KNOWN)
-        try:
-            found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            self._was_reaped = True
-            return Gone(slot, lost=True)
-        if found is None:
-            return None
-        if found.si_code == os.CLD_EXITED:
-            return Gone(slot, code=found.si_status)
-        return Gone(slot, signal=signal_name(found.si_status))
-
-
-def start(spec: ProcessSpec, stdin: bytes | None) -> tuple[LocalProcess, Ends]:
-    """Start a process between three pipes, and return our ends. Errors: OSError, ValueError; then nothing is left.
-
-    A short `stdin` is written before the process begins, which may end without reading it; then its pipe is closed.
-    """
-    ours, theirs = pipes()
-    try:
-        if stdin is not None and len(stdin) <= select.PIPE_BUF:  # an empty pipe takes so much
-            os.write(ours[0], stdin)
-            os.close(ours[0])
-            ours = (CLOSED, *ours[1:])
-        popen = subprocess.Popen(
-            spec.argv, bufsize=0, stdin=theirs[0], stdout=theirs[1], stderr=theirs[2], cwd=spec.directory,
-            env=spec.environment, process_group=0,
-        )  # fmt: skip
-        process = LocalProcess(popen.pid, pidfd_of(popen), popen)
-    except (OSError, ValueError):
-        close_all(ours)
-        raise
-    finally:
-        close_all(theirs)
-    for fd in ours:
-        if fd != CLOSED:
-            os.set_blocking(fd, False)
-    with suppress(OSError):  # it has ended, or became another user's
-        # an agent that receives a line must not preempt us: that costs up to a third of the lines a second
-        if os.sched_getscheduler(process.pid) == os.SCHED_OTHER:
-            os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
-    if spec.files is not None:
-        with suppress(OSError):
-            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, spec.files)
-    return process, ours
 
 
 class Child:
@@ -333,6 +215,7 @@ class Processes:
         self._retired: list[SshHost] = []  # under settings of before, which some agents still use
         if kept is not None:
             self._go_on(kept)
+        keep_descriptors()
         for name, host in ssh_hosts(config).items():
             if name not in self._ssh_hosts:
                 self._ssh_hosts[name] = SshHost(loop, name, host, report)
@@ -512,8 +395,6 @@ class Processes:
             child = self._add(slot, each["type"], bool(each["is_line"]), process, (stdin, stdout, stderr))
             child.pipes.send_later(each["unsent"].encode("latin-1"))
             child.freeze()
-        for fd in self.fds:
-            os.set_inheritable(fd, False)
 
     def _died(self, slot: int, end: Event) -> None:
         self._children[slot].died(end)

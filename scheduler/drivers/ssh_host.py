@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -30,7 +29,7 @@ from scheduler.drivers.process_spec import (
     passed_environment,
 )  # fmt: skip
 from scheduler.drivers.ssh_protocol import PacketSocket
-from scheduler.drivers.system import TRACED_S, Ends, close_all, pidfd_of, pipes, signal_name
+from scheduler.drivers.system import TRACED_S, Ends, close_all, pidfd_of, pipes, signal_name, spawn
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, Gone, HostDown, HostUp, NotCreated, Spawn
 from scheduler.model.states import HOST_LINK, LinkEvent, LinkState
@@ -211,15 +210,15 @@ def ssh_hosts(config: Config) -> dict[str, Host]:
     return {name: host for name, host in config.hosts.items() if host.is_remote}
 
 
-class AdoptedProcess:
-    """A process that a program before us has started, our child or not any more: the part of Popen that is used."""
+class LinkProcess:
+    """The process of a host: a child of ours, or of a program before us."""
 
     def __init__(self, pid: int, pidfd: int) -> None:
         self.pid, self._pidfd = pid, pidfd
         self._status: int | None = None
 
     def poll(self) -> int | None:
-        """Return how it ended, as Popen does; None while it has not."""
+        """Return how it ended, a signal as a negative number; None while it has not."""
         return self._wait(os.WNOHANG)
 
     def wait(self) -> int:
@@ -254,7 +253,7 @@ class SshProcess:
         self._environment = {name: text for name, text in environment.items() if name in ENVIRONMENT}
         self._is_started: dict[int, bool] = {}  # by id, of all agents whose end was not reported
         self._state, self._timer = LinkState.WAITING, Timer(lambda: None)
-        self._popen: subprocess.Popen[bytes] | AdoptedProcess | None = None
+        self._process: LinkProcess | None = None
         self._pidfd: int
         self._socket: PacketSocket
         self._deaths, self._started_at = 0, loop.now
@@ -276,18 +275,18 @@ class SshProcess:
     @property
     def fds(self) -> list[int]:
         """Return the descriptors that `kept` names."""
-        return [] if self._popen is None else [self._pidfd, self._socket.fileno()]
+        return [] if self._process is None else [self._pidfd, self._socket.fileno()]
 
     def freeze(self) -> None:
         """Send and receive nothing, nor notice the end of the process, until `thaw`."""
         self._timer.cancel()
-        if self._popen is not None:
+        if self._process is not None:
             self._loop.unregister(self._pidfd)
             self._socket.freeze()
 
     def thaw(self) -> None:
         """Go on where `freeze` stopped."""
-        if self._popen is not None:
+        if self._process is not None:
             self._loop.register(self._pidfd, EPOLLIN, lambda _mask: self._ended())
             self._socket.thaw()
             self._fire(LinkEvent.PINGED, 0.0, self._ping)
@@ -296,7 +295,7 @@ class SshProcess:
 
     def kept(self) -> dict[str, Any]:
         """Return what another program needs to go on with it: JSON, with the numbers of descriptors."""
-        process = None if self._popen is None else [self._popen.pid, *self.fds]
+        process = None if self._process is None else [self._process.pid, *self.fds]
         return {
             "state": self._state.name, "process": process, "deaths": self._deaths, "started_at": self._started_at,
             "restart_at": self._restart_at, "agents": [[id, is_on] for id, is_on in self._is_started.items()],
@@ -309,14 +308,14 @@ class SshProcess:
         self._is_started = {int(id): bool(is_started) for id, is_started in kept["agents"]}
         if kept["process"] is not None:
             pid, self._pidfd, fd = kept["process"]
-            self._popen = AdoptedProcess(pid, self._pidfd)
+            self._process = LinkProcess(pid, self._pidfd)
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=fd)
             self._socket = PacketSocket(self._loop, sock, self._receive, lambda: None)
             self._socket.freeze()
 
     @property
     def pid(self) -> int | None:
-        return self._popen.pid if self._popen is not None else None
+        return self._process.pid if self._process is not None else None
 
     def start(self, start: ssh.Start) -> Ends:
         """Start an agent and return our ends of its pipes, which never block. Errors: OSError."""
@@ -347,21 +346,21 @@ class SshProcess:
 
     def kill(self) -> None:
         """Kill the process; its agents are lost, and another is started."""
-        if self._popen is not None:
-            self._popen.kill()
+        if self._process is not None:
+            self._process.kill()
         self._fire(LinkEvent.KILLED)
 
     def close(self) -> None:
         """End the process, with it all agents, and report nothing; at the very end."""
         self._fire(LinkEvent.CLOSE)
-        if self._popen is None:
+        if self._process is None:
             return
         self._socket.close()
         self._loop.unregister(self._pidfd)
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         if not poll.poll(LAST_WAIT_MS):
-            self._popen.kill()
+            self._process.kill()
         self._reap()
         self._fire(LinkEvent.REAPED)
 
@@ -390,17 +389,17 @@ class SshProcess:
         self._fire(LinkEvent.STARTED, 0.0, self._ping)
 
     def _spawn(self) -> None:
-        program = [sys.executable, "-P", "-m", "scheduler.ssh", json.dumps(asdict(self._settings))]
+        program = (sys.executable, "-P", "-m", "scheduler.ssh", json.dumps(asdict(self._settings)))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            popen = subprocess.Popen(program, stdin=theirs.fileno(), env=self._environment, process_group=0)
-            self._pidfd = pidfd_of(popen)
+            pid = spawn(program, self._environment, [theirs.fileno()])
+            self._pidfd = pidfd_of(pid)
         except OSError:
             ours.close()
             raise
         finally:
             theirs.close()
-        self._popen = popen
+        self._process = LinkProcess(pid, self._pidfd)
         # The end of the socket is the death of the process, which makes the pidfd readable.
         self._socket = PacketSocket(self._loop, ours, self._receive, lambda: None)
 
@@ -423,15 +422,15 @@ class SshProcess:
     def _reap_if_possible(self) -> None:
         """Reap it, or try again soon: a debugger may hold up that its end is learnt."""
         self._fire(LinkEvent.ENDED, TRACED_S, self._reap_if_possible)
-        if self._popen is not None and self._popen.poll() is not None:
+        if self._process is not None and self._process.poll() is not None:
             status = self._reap()
             how = f"has exited with {status}" if status >= 0 else f"died of {signal_name(-status)}"
             self._restart_later(LinkEvent.REAPED, f"its SSH process {how}")
 
     def _reap(self) -> int:
-        assert self._popen is not None
-        popen, self._popen = self._popen, None
-        status = popen.wait()
+        assert self._process is not None
+        process, self._process = self._process, None
+        status = process.wait()
         os.close(self._pidfd)
         return status
 
@@ -452,7 +451,7 @@ class SshProcess:
 
     @property
     def _is_listening(self) -> bool:
-        return self._popen is not None and self._socket.is_open
+        return self._process is not None and self._socket.is_open
 
     def _request(self, request: ssh.Request) -> None:
         if self._is_listening:

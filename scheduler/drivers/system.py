@@ -11,14 +11,13 @@ import resource
 import select
 import signal
 import socket
-import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from select import EPOLLIN
-from typing import Any
+from typing import Any, AnyStr
 from uuid import UUID
 
 from scheduler.drivers.loop import Loop
@@ -27,12 +26,12 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_SPACE = "/proc/self/ns/pid"
 DEAD = frozenset({"Z", "X"})  # a zombie has ended
 PR_SET_DUMPABLE, PR_SET_NAME = 4, 15  # prctl(2)
-LEAVE = (
-    signal.SIGRTMIN + 1
-)  # RestartKillSignal of the unit: end, and leave the agents to the daemon that is started next
+IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, but not by what we start
+LEAVE = signal.SIGRTMIN + 1  # RestartKillSignal of the unit: end, and leave the agents to the next daemon
 SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, LEAVE,
 )  # fmt: skip
+FIRST_OWN = 3  # descriptor, after stdin, stdout and stderr
 MOST_AT_ONCE = 4096  # signals read in one turn
 COLLECT_AFTER = 50_000  # objects more than were freed, until the collector looks at the new ones; it is 700 by default
 TRACED_S = 0.5  # between two checks of a process whose end a debugger holds
@@ -98,6 +97,20 @@ def open_more_files() -> tuple[int, int]:
     return soft, hard
 
 
+def keep_descriptors() -> None:
+    """Let the programs that we start have none of the descriptors that we were given, but the first three.
+
+    Of those each is open from now on: another one of ours could not have its number. Errors: OSError.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) < FIRST_OWN:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) >= FIRST_OWN:
+            with suppress(OSError):  # it was that of the folder
+                os.set_inheritable(int(name), False)
+
+
 def close_all(fds: Iterable[int]) -> None:
     for fd in fds:
         with suppress(OSError):
@@ -124,13 +137,22 @@ def signal_name(number: int) -> str:
         return f"SIG{number}"
 
 
-def pidfd_of(popen: "subprocess.Popen[bytes]") -> int:
-    """Return a pidfd of a child; without one it is killed. Errors: NoPidfdError."""
+def spawn(argv: tuple[str, ...], environment: Mapping[AnyStr, AnyStr], ends: Sequence[int]) -> int:
+    """Return the pid of a new process, the first of its group, with these as its first descriptors.
+
+    posix_spawn(3) takes two thirds of the time of Popen. Errors: OSError, ValueError.
+    """
+    streams = [(os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(ends)]
+    return os.posix_spawn(argv[0], argv, environment, file_actions=streams, setpgroup=0, setsigdef=IGNORED)
+
+
+def pidfd_of(pid: int) -> int:
+    """Return a pidfd of a child; without one it is killed and reaped. Errors: NoPidfdError."""
     try:
-        return os.pidfd_open(popen.pid)
+        return os.pidfd_open(pid)
     except OSError as error:  # no descriptor left: a child that is not watched must not live
-        popen.kill()
-        popen.wait()
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
         raise NoPidfdError(error.errno, error.strerror) from error
 
 

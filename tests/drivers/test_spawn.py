@@ -49,9 +49,9 @@ def test_an_agent_does_not_preempt_the_daemon_p2(family: Make) -> None:
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(nofile=64)])
 def test_a_process_sees_three_descriptors_only(family: Make, tmp_path: Path, limits: Limits) -> None:
-    one = family(line=sh("ls /proc/$$/fd; true", limits=limits))
     with (tmp_path / "secret").open("w") as secret:
-        os.set_inheritable(secret.fileno(), True)
+        os.set_inheritable(secret.fileno(), True)  # as one that we were given is
+        one = family(line=sh("ls /proc/$$/fd; true", limits=limits))
         one.spawn()
         one.end()
     assert one.said[0].split() == [b"0", b"1", b"2"]
@@ -243,11 +243,11 @@ def allow() -> Iterator[Callable[[int], None]]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.parametrize("more", range(1, 8))
+@pytest.mark.parametrize(("directory", "more"), [("", more) for more in range(1, 6)] + [("/", 6)])
 def test_without_descriptors_nothing_is_started_and_nothing_leaks(
-    family: Make, allow: Callable[[int], None], more: int
+    family: Make, allow: Callable[[int], None], directory: str, more: int
 ) -> None:
-    one = family(line=sh("read line"))
+    one = family(line=sh("read line", cwd=directory))
     before = open_descriptors()
     allow(more)
     one.spawn()
@@ -255,6 +255,39 @@ def test_without_descriptors_nothing_is_started_and_nothing_leaks(
     assert (told.is_machines_fault, told.lost) == (True, False)
     assert f"(errno {errno.EMFILE}); raise LimitNOFILE" in told.reason
     assert open_descriptors() == before
+
+
+def test_descriptors_for_three_pipes_are_enough_to_start_and_watch_a_process(
+    family: Make, allow: Callable[[int], None]
+) -> None:
+    one = family(line=sh("exit 3"))
+    allow(6)
+    one.spawn()
+    assert one.end().code == 3
+
+
+def test_a_process_begins_in_its_directory_and_we_stay_in_ours(family: Make, tmp_path: Path) -> None:
+    here = os.getcwd()
+    one = family(line=sh("pwd", cwd=str(tmp_path)), lost=sh("pwd", cwd=str(tmp_path / "absent")))
+    one.spawn()
+    one.end()
+    one.spawn(1, "lost")
+    assert one.said[0] == f"{tmp_path}\n".encode()
+    assert f"({tmp_path / 'absent'}): No such file or directory" in one.all(NotCreated, 1)[0].reason
+    assert os.getcwd() == here
+
+
+def test_a_process_begins_though_nobody_may_go_back_to_our_directory(
+    family: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    one = family(line=sh("pwd", cwd="/usr"))
+    one.spawn()
+    one.end()
+    assert one.said[0] == b"/usr\n"
 
 
 def test_limits_hold_in_the_process(family: Make) -> None:

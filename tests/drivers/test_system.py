@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -71,3 +72,19 @@ def test_a_dead_process_is_gone_before_and_after_it_is_reaped() -> None:
     zombie = is_gone(them)
     process.communicate()
     assert (zombie, is_gone(them)) == (True, True)
+
+
+GIVEN = """
+import os
+from scheduler.drivers.system import keep_descriptors
+given = os.open("/dev/zero", os.O_RDONLY)
+os.set_inheritable(given, True)
+os.close(0)
+keep_descriptors()
+print(os.readlink("/proc/self/fd/0"), os.get_inheritable(0), os.get_inheritable(given))
+"""
+
+
+def test_the_first_three_descriptors_are_open_and_no_other_goes_to_programs() -> None:
+    done = subprocess.run([sys.executable, "-c", GIVEN], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == ["/dev/null", "True", "False"]

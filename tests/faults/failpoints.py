@@ -19,7 +19,6 @@ import logging
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from scheduler.drivers import processes
+from scheduler.drivers import local_process
 from scheduler.drivers.sql import load
 from scheduler.drivers.system import Ends, NoPidfdError, pidfd_of, pipes
 from scheduler.package_data import schema_dir
@@ -170,14 +169,14 @@ class Children:
         self._coming = ours[0]
         return ours, theirs
 
-    def pidfd_of(self, popen: "subprocess.Popen[bytes]") -> int:
+    def pidfd_of(self, pid: int) -> int:
         if self._reach("spawn", "after"):
-            popen.kill()
-            popen.wait()
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
             raise NoPidfdError(errno.EMFILE, LOGGED)
         with suppress(OSError):  # a short input has been written by now, and its pipe closed
             self._inputs[self._coming] = os.fstat(self._coming).st_ino
-        return pidfd_of(popen)
+        return pidfd_of(pid)
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
         if fd not in self._inputs or os.fstat(fd).st_ino != self._inputs[fd]:
@@ -193,5 +192,5 @@ class Children:
 
 def _replace_pipes(reach: Reach) -> None:
     children = Children(reach)
-    processes.pipes, processes.pidfd_of = children.pipes, children.pidfd_of  # type: ignore[attr-defined]
+    local_process.pipes, local_process.pidfd_of = children.pipes, children.pidfd_of  # type: ignore[attr-defined]
     os.write = children.write  # type: ignore[assignment]

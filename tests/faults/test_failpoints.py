@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[2]
 REPLACED = """
 import os
 from psycopg import pq
-from scheduler.drivers import processes
+from scheduler.drivers import local_process
 from tests.faults.failpoints import arm
 def called():
-    places = {"os": os, "pq": pq, "processes": processes}
+    places = {"os": os, "pq": pq, "local_process": local_process}
     return {f"{name}.{each}": value for name, place in places.items() for each, value in vars(place).items()}
 before = called()
 arm("end_and_claim:before=kill")
@@ -31,7 +31,7 @@ print(*sorted(name for name in before if before[name] != after[name]))
 
 def test_arming_replaces_what_the_drivers_call() -> None:
     done = subprocess.run([sys.executable, "-c", REPLACED], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    assert done.stdout.split() == ["os.write", "pq.PGconn", "processes.pidfd_of", "processes.pipes"]
+    assert done.stdout.split() == ["local_process.pidfd_of", "local_process.pipes", "os.write", "pq.PGconn"]
 
 
 def test_fault_points_are_parsed_with_their_number() -> None:

@@ -80,9 +80,8 @@ CONCERNS = {
         "drivers/fd_store.py", "drivers/service_manager.py",
         "drivers/ssh_host.py",  # that of a process which a program before us started
     ),
-    r"\bsubprocess\.Popen\(": (
-        "daemon/upgrade.py", "daemon/warden.py", "drivers/libpq.py", "drivers/processes.py", "drivers/ssh_host.py",
-    ),
+    r"\bsubprocess\.Popen\(": ("daemon/upgrade.py", "daemon/warden.py", "drivers/libpq.py"),
+    r"\bos\.posix_spawn\(": ("drivers/system.py",),
     r"\bsignal\.set_wakeup_fd\(": ("drivers/system.py",),
     r"\btomllib\.loads\(": ("model/config_text.py",),  # configuration
     r"\bProcesses\(": ("daemon/wiring.py",),  # main: what puts the others together

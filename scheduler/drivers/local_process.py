@@ -1,0 +1,132 @@
+"""A process of this machine: how it is started between three pipes, signalled, and reaped.
+
+Decides nothing about slots, and reads no pipe: processes.py does. It is reaped at the very end, so that until then its
+pid and its group are its own.
+"""
+
+import os
+import resource
+import select
+import signal
+from contextlib import suppress
+from typing import Final
+
+from scheduler.drivers.pipes import CLOSED
+from scheduler.drivers.process_spec import ProcessSpec
+from scheduler.drivers.system import Ends, close_all, is_readable, pidfd_of, pipes, signal_name, spawn
+from scheduler.model.events import Gone
+
+NOT_KNOWN: Final = "how is not known, since a daemon before this one started it"
+
+
+class LocalProcess:
+    """A child of ours; or of a daemon before us: that has another parent, and how it ends is not known."""
+
+    def __init__(self, pid: int, pidfd: int, *, is_child: bool = True) -> None:
+        self.pid, self.pidfd, self.is_child = pid, pidfd, is_child
+        self.grace_s = 0.0  # for its output to end after its own end, beyond `exit_grace`
+        self._was_reaped = False
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its group while it is not reaped, or to it alone if it left its group."""
+        if not self.is_child and is_readable(self.pidfd):  # its parent has reaped it
+            return
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            with suppress(OSError):
+                signal.pidfd_send_signal(self.pidfd, number)
+        except PermissionError:  # it became another user's: we cannot signal it
+            return
+
+    def kill(self) -> None:
+        """Kill it and its group."""
+        self.signal(signal.SIGKILL)
+        with suppress(OSError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)  # it may have left its group
+
+    def kill_group(self) -> None:
+        """Kill what is left of its group, unless its pid may be another process's by now."""
+        if self.is_child and not self._was_reaped:
+            self.signal(signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Reap it; it is of no use after that."""
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG)
+        os.close(self.pidfd)
+
+    def how_it_ended(self, slot: int) -> Gone | None:
+        """Return how it ended, without reaping it; lost if it was reaped elsewhere, as when SIGCHLD is ignored.
+
+        None while a debugger holds its end: its pidfd is readable, but its parent cannot wait for it yet.
+        """
+        if not self.is_child:
+            return Gone(slot, why=NOT_KNOWN)
+        try:
+            found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            self._was_reaped = True
+            return Gone(slot, lost=True)
+        if found is None:
+            return None
+        if found.si_code == os.CLD_EXITED:
+            return Gone(slot, code=found.si_status)
+        return Gone(slot, signal=signal_name(found.si_status))
+
+
+def start(spec: ProcessSpec, stdin: bytes | None) -> tuple[LocalProcess, Ends]:
+    """Start a process between three pipes, and return our ends. Errors: OSError, ValueError; then nothing is left.
+
+    A short `stdin` is written before the process begins, which may end without reading it; then its pipe is closed.
+    """
+    ours, theirs = pipes()
+    try:
+        try:
+            if stdin is not None and len(stdin) <= select.PIPE_BUF:  # an empty pipe takes so much
+                os.write(ours[0], stdin)
+                os.close(ours[0])
+                ours = (CLOSED, *ours[1:])
+            pid = _spawn(spec, theirs)
+        finally:
+            for fd in theirs:
+                os.close(fd)  # so that there is a descriptor for the pidfd
+        process = LocalProcess(pid, pidfd_of(pid))
+    except (OSError, ValueError):
+        close_all(ours)
+        raise
+    for fd in ours:
+        if fd != CLOSED:
+            os.set_blocking(fd, False)
+    with suppress(OSError):  # it has ended, or became another user's
+        # an agent that receives a line must not preempt us: that costs up to a third of the lines a second
+        if os.sched_getscheduler(process.pid) == os.SCHED_OTHER:
+            os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
+    if spec.files is not None:
+        with suppress(OSError):
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, spec.files)
+    return process, ours
+
+
+def _spawn(spec: ProcessSpec, ends: Ends) -> int:
+    """Return the pid of a new process that has these ends. Errors: OSError, ValueError.
+
+    posix_spawn(3) knows no directory: the process begins in ours, which is the other one for that moment.
+    """
+    if spec.directory is None:
+        return spawn(spec.argv, spec.environment, ends)
+    home = _open_directory()
+    try:
+        os.chdir(spec.directory)
+        return spawn(spec.argv, spec.environment, ends)
+    finally:
+        os.fchdir(home)
+        os.close(home)
+
+
+def _open_directory() -> int:
+    """Return a descriptor of our directory; of the root, if we may not go back to ours. Errors: OSError."""
+    try:
+        return os.open(".", os.O_PATH)
+    except (FileNotFoundError, PermissionError):
+        return os.open("/", os.O_PATH)
