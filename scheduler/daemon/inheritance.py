@@ -19,7 +19,17 @@ from typing import Any, Final
 from scheduler.daemon import warden
 from scheduler.daemon.daemon_state import renumbered
 from scheduler.daemon.handover import LEFT, Takeover
-from scheduler.daemon.kept_agents import BOOK, LINE, STATE, Book, KeptAgents, Sheet, log_why_not, made_of, read_sheet
+from scheduler.daemon.kept_agents import (
+    LINE,
+    PAGE,
+    STATE,
+    AgentDescription,
+    KeptAgents,
+    SharedPage,
+    log_why_not,
+    made_of,
+    read_description,
+)
 from scheduler.daemon.log import log_line
 from scheduler.daemon.warden import Warden
 from scheduler.drivers.fd_store import FdStore, Stored, inode_of, pop_stored
@@ -43,9 +53,9 @@ class Inheritance:
         stored = pop_stored(environment)
         self.group = warden.own_group(environment)
         self.takeover: Takeover | None = None
-        self.survivors: dict[int, tuple[Sheet, Sequence[int]]] = {}  # by pid: an agent and its descriptors
+        self.survivors: dict[int, tuple[AgentDescription, Sequence[int]]] = {}  # by pid: an agent and its descriptors
         self.warden: Warden | None = None
-        self.book: Book | None = None
+        self.page: SharedPage | None = None
         self.names = list(dict.fromkeys(each.name for each in stored))
         self.told = ""  # for the log, which is not open yet
         if stored:
@@ -69,23 +79,23 @@ class Inheritance:
         for line in lines:
             line.close()
         with suppress(OSError, ValueError):
-            self.book = Book(by_name.pop(BOOK, [-1])[0])
-        if not is_ours or self.book is None:
+            self.page = SharedPage(by_name.pop(PAGE, [-1])[0])
+        if not is_ours or self.page is None:
             self.told = "the warden of the daemon before does not answer: all that it left is killed"
-        elif self.book.is_state_valid:
-            self._take_state(by_name, self.book, environment)
+        elif self.page.is_state_valid:
+            self._take_state(by_name, self.page, environment)
         else:
-            self._take_agents(by_name, self.book)
+            self._take_agents(by_name, self.page)
         used = {fd for _, fds in self.survivors.values() for fd in fds}
         if self.takeover is None:
             close_all(fd for fds in by_name.values() for fd in fds if fd not in used)
             self._sweep()
 
-    def _take_state(self, by_name: dict[str, list[int]], book: Book, environment: Mapping[str, str]) -> None:
+    def _take_state(self, by_name: dict[str, list[int]], page: SharedPage, environment: Mapping[str, str]) -> None:
         """Go on with a state, if it can be read and all of its descriptors are there."""
         states = by_name.get(STATE, [])
         self.told = "the state that the daemon before has left is not there"
-        if book.count_try() > MOST_TRIES or len(states) != 1:
+        if page.count_try() > MOST_TRIES or len(states) != 1:
             return
         document = json.loads(os.pread(states[0], os.fstat(states[0]).st_size, 0))
         if document["core"].get("version") not in READ:
@@ -104,17 +114,17 @@ class Inheritance:
         self.takeover = Takeover(f"{LEFT} {states[0]} the daemon was started anew", environment)
         self.takeover.document = renumbered(document, here)
 
-    def _take_agents(self, by_name: Mapping[str, list[int]], book: Book) -> None:
+    def _take_agents(self, by_name: Mapping[str, list[int]], page: SharedPage) -> None:
         """Let agents go on that live and had nothing in hand."""
         for name, fds in by_name.items():
             found = _agent_of(name, fds)
-            if found is not None and found[0].slot < len(book.marks) and book.marks[found[0].slot]:
+            if found is not None and found[0].slot < len(page.marks) and page.marks[found[0].slot]:
                 self.survivors[found[0].pid] = found
 
     def _sweep(self) -> None:
         assert self.group is not None
         assert self.warden is not None
-        ours, watcher = warden.families(self.survivors), self.warden.pid
+        ours, watcher = warden.belongs_to(self.survivors), self.warden.pid
         warden.sweep(self.group, lambda pid: pid == watcher or ours(pid))
 
     # ---- once the configuration is known
@@ -138,10 +148,10 @@ class Inheritance:
             return None
         core = Core(config, now).document(now)
         children, seen = [], {}
-        for pid, (sheet, fds) in list(self.survivors.items()):
-            slot = _place_of(sheet, config, around, core["slots"])
+        for pid, (left, fds) in list(self.survivors.items()):
+            slot = _place_of(left, config, around, core["slots"])
             if slot is None:
-                log_line("warning", f"agent {sheet.type} pid={pid} was left idle, and has no place any more: killed")
+                log_line("warning", f"agent {left.type} pid={pid} was left idle, and has no place any more: killed")
                 _kill(pid, fds)
                 del self.survivors[pid]
                 continue
@@ -150,10 +160,10 @@ class Inheritance:
                 "deadline": now + config.scheduler.max_idle, "prefetched": [],
             }  # fmt: skip
             children.append({
-                "slot": slot, "type": sheet.type, "is_line": True, "pid": pid, "pidfd": fds[ENDS],
+                "slot": slot, "type": left.type, "is_line": True, "pid": pid, "pidfd": fds[ENDS],
                 "ends": list(fds[:ENDS]), "unsent": "", "is_child": False,
             })  # fmt: skip
-            seen[sheet.type] = sheet.program
+            seen[left.type] = left.program
         told = ", ".join(f"{each['type']} pid={each['pid']}" for each in children)
         log_line("info", f"agents of the daemon before go on, which had nothing in hand: {told or 'none'}")
         return {
@@ -173,14 +183,14 @@ class Inheritance:
         if (store := _store(config, manager, self.group)) is None:
             return None
         if handed is not None:  # by the program that was executed before us
-            self.warden, self.book = Warden.going_on(handed["warden"], handed["line"]), Book(handed["book"])
+            self.warden, self.page = Warden.going_on(handed["warden"], handed["line"]), SharedPage(handed["page"])
             self.names = list(handed["names"])
         if self.warden is None:
             assert self.group is not None
             self.warden = Warden.started(self.group)
             if takeover is None:
                 self._sweep()  # of a daemon that could leave nothing
-        return KeptAgents(store, self.warden, self.book or Book(), self.names)
+        return KeptAgents(store, self.warden, self.page or SharedPage(), self.names)
 
 
 def _store(config: Config, manager: ServiceManager | None, group: Path | None) -> FdStore | None:
@@ -198,19 +208,19 @@ def _store(config: Config, manager: ServiceManager | None, group: Path | None) -
     return None
 
 
-def _agent_of(name: str, fds: Iterable[int]) -> tuple[Sheet, Sequence[int]] | None:
+def _agent_of(name: str, fds: Iterable[int]) -> tuple[AgentDescription, Sequence[int]] | None:
     """Return an agent that lives, and its descriptors: stdin, stdout, stderr, pidfd; None if it does not."""
     with suppress(OSError):
         inodes = {inode_of(fd, name): fd for fd in fds}
         pidfd = inodes.pop(f"pidfd {name}", None)
-        sheets = [sheet for fd in inodes.values() if (sheet := read_sheet(_text_of(fd))) is not None]
-        if pidfd is None or len(sheets) != 1:
+        descriptions = [left for fd in inodes.values() if (left := read_description(_text_of(fd))) is not None]
+        if pidfd is None or len(descriptions) != 1:
             return None
-        sheet = sheets[0]
-        ends = [inodes.get(inode) for inode in sheet.ends]
-        is_same = name == f"p{sheet.pid}" and start_of(sheet.pid) == sheet.start and not is_readable(pidfd)
+        left = descriptions[0]
+        ends = [inodes.get(inode) for inode in left.ends]
+        is_same = name == f"p{left.pid}" and start_of(left.pid) == left.start and not is_readable(pidfd)
         if is_same and len(ends) == ENDS and None not in ends:
-            return sheet, [fd for fd in (*ends, pidfd) if fd is not None]
+            return left, [fd for fd in (*ends, pidfd) if fd is not None]
     return None
 
 
@@ -221,21 +231,23 @@ def _text_of(fd: int) -> bytes:
     return b""
 
 
-def _place_of(sheet: Sheet, config: Config, around: Surroundings, slots: Sequence[Mapping[str, Any]]) -> int | None:
+def _place_of(
+    left: AgentDescription, config: Config, around: Surroundings, slots: Sequence[Mapping[str, Any]]
+) -> int | None:
     """Return the slot for an agent that goes on; None if it would be started otherwise now, or not at all."""
-    agent = config.agents.get(sheet.type)
-    if agent is None or sheet.host not in config.hosts or not agent.enabled or agent.canary:
+    agent = config.agents.get(left.type)
+    if agent is None or left.host not in config.hosts or not agent.enabled or agent.canary:
         return None
-    if made_of(config, sheet.type, sheet.host) != sheet.made:
+    if made_of(config, left.type, left.host) != left.made:
         return None
-    if sheet.program is None or list(fingerprint(agent, around) or ()) != list(sheet.program):
+    if left.program is None or list(fingerprint(agent, around) or ()) != list(left.program):
         return None
     free = [
         number
         for number, slot in enumerate(slots)
-        if slot["type"] == sheet.type and slot["host"] == sheet.host and slot["state"] == ST_FREE
+        if slot["type"] == left.type and slot["host"] == left.host and slot["state"] == ST_FREE
     ]
-    return sheet.slot if sheet.slot in free else next(iter(free), None)
+    return left.slot if left.slot in free else next(iter(free), None)
 
 
 def _kill(pid: int, fds: Sequence[int]) -> None:

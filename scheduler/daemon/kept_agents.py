@@ -2,8 +2,8 @@
 
 At an orderly restart all is left: nothing new is begun, nothing is read any more, what waits is saved, and the state is
 written as for an exec (upgrade.py). A crash leaves no time for that. So once a second the agents of this machine that
-work line by line are given to the store, and those that ended are taken out; and the book says which of them have
-nothing in hand. It is a page of memory that is in the store too: each write to an agent clears the mark of its slot
+work line by line are given to the store, and those that ended are taken out; and a shared page says which of them have
+nothing in hand. That is memory that is in the store too: each write to an agent clears the mark of its slot
 (drivers/pipes.py), before the line is written, and only a look at the slots sets it. So a mark that is set is true,
 whenever the daemon dies. An agent without a mark may have anything in hand.
 
@@ -31,40 +31,40 @@ from scheduler.package_data import version
 from scheduler.policy.core import Core
 from scheduler.policy.reload import REACHED_BY, STARTED_WITH
 
-BOOK, STATE, LINE = "book", "state", "warden"  # names in the store; those of processes are below
+PAGE, STATE, LINE = "page", "state", "warden"  # names in the store; those of processes are below
 LOOK_S: Final = 1.0
 HOLD_S, FREEZE_S = 10.0, 5.0  # for what is under way to end, and to be saved: less than TimeoutStopSec of the unit
 HOLD_LOOK_S, FREEZE_LOOK_S = 0.005, 0.001
-BOOK_BYTES: Final = 65_536
-IS_STATE_VALID, TRIES = 0, 1  # bytes of the book; the marks of slots are behind them
+PAGE_BYTES: Final = 65_536
+IS_STATE_VALID, TRIES = 0, 1  # bytes of the page; the marks of slots are behind them
 FIRST_MARK: Final = 2
 
 
-class Book:
+class SharedPage:
     """A page of memory that outlives the daemon in the store."""
 
     def __init__(self, fd: int | None = None) -> None:
         """Open one that a daemon before us has left, or a new one. Errors: OSError, ValueError."""
         if fd is None:
-            fd = os.memfd_create("drover-book")
-            os.ftruncate(fd, BOOK_BYTES)
+            fd = os.memfd_create("drover-page")
+            os.ftruncate(fd, PAGE_BYTES)
         os.set_inheritable(fd, False)
         self.fd = fd
-        self._page = mmap.mmap(fd, BOOK_BYTES)
-        self.marks = memoryview(self._page)[FIRST_MARK:]
+        self._memory = mmap.mmap(fd, PAGE_BYTES)
+        self.marks = memoryview(self._memory)[FIRST_MARK:]
 
     @property
     def is_state_valid(self) -> bool:
         """Return whether the state in the store is that of the daemon at its end."""
-        return bool(self._page[IS_STATE_VALID])
+        return bool(self._memory[IS_STATE_VALID])
 
     def set_state_valid(self, is_valid: bool) -> None:
-        self._page[IS_STATE_VALID], self._page[TRIES] = int(is_valid), 0
+        self._memory[IS_STATE_VALID], self._memory[TRIES] = int(is_valid), 0
 
     def count_try(self) -> int:
         """Return how many daemons have begun with this state, us too."""
-        self._page[TRIES] = min(self._page[TRIES] + 1, 255)
-        return self._page[TRIES]
+        self._memory[TRIES] = min(self._memory[TRIES] + 1, 255)
+        return self._memory[TRIES]
 
     def clear(self) -> None:
         """Say that every agent may have something in hand."""
@@ -72,7 +72,7 @@ class Book:
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class AgentDescription:
     """What is stored beside the descriptors of an agent, for a daemon that knows nothing of it."""
 
     slot: int
@@ -86,7 +86,7 @@ class Sheet:
 
     def write(self) -> int:
         """Return a memfd with it. Errors: OSError."""
-        text = {name: getattr(self, name) for name in Sheet.__slots__}
+        text = {name: getattr(self, name) for name in AgentDescription.__slots__}
         return handover.write(text)
 
 
@@ -101,9 +101,9 @@ def made_of(config: Config, type: str, host: str) -> str:
 class KeptAgents:
     """Gives the agents of a daemon to the store, and takes them out."""
 
-    def __init__(self, store: FdStore, warden: Warden, book: Book, names: Sequence[str] = ()) -> None:
+    def __init__(self, store: FdStore, warden: Warden, page: SharedPage, names: Sequence[str] = ()) -> None:
         """Begin with a store that has things of these names, of a daemon before us."""
-        self._store, self.warden, self.book = store, warden, book
+        self._store, self.warden, self.page = store, warden, page
         self._stored: dict[str, int] = dict.fromkeys(names, 0)  # slot by name
         self._leaving: Task[str] | None = None
         self._open()
@@ -111,9 +111,9 @@ class KeptAgents:
     def _open(self) -> None:
         self._store.remove(LINE, SETTLE_S)
         self._store.keep(LINE, [self.warden.line.fileno()], SETTLE_S)
-        if BOOK not in self._stored:
-            self._store.keep(BOOK, [self.book.fd], SETTLE_S)
-        for name in (LINE, BOOK):
+        if PAGE not in self._stored:
+            self._store.keep(PAGE, [self.page.fd], SETTLE_S)
+        for name in (LINE, PAGE):
             self._stored.pop(name, None)
 
     def use(
@@ -128,12 +128,12 @@ class KeptAgents:
         """Give agents that are up to the store, take out those that ended, and mark those that have nothing in hand."""
         self._exchange()
         for slot in self._core.idle_slots():
-            if slot < len(self.book.marks):
-                self.book.marks[slot] = 1
+            if slot < len(self.page.marks):
+                self.page.marks[slot] = 1
         self._loop.at(self._loop.now + LOOK_S, self.look)
 
     def _exchange(self) -> None:
-        wanted = {f"p{each.pid}": each for each in self._processes.lasting()}
+        wanted = {f"p{each.pid}": each for each in self._processes.line_agents()}
         for name in [name for name in self._stored if name not in wanted]:
             if self._store.remove(name):
                 del self._stored[name]
@@ -144,25 +144,25 @@ class KeptAgents:
 
     def _put(self, name: str, slot: int, type: str, fds: Sequence[int]) -> bool:
         try:
-            sheet = self._sheet(name, slot, type, fds).write()
+            description = self._description(name, slot, type, fds).write()
         except (OSError, KeyError):  # no descriptor is left, it has ended, or its type is gone: at the next look
             return False
         try:
-            return self._store.keep(name, [*fds, sheet])
+            return self._store.keep(name, [*fds, description])
         finally:
-            os.close(sheet)
+            os.close(description)
 
-    def _sheet(self, name: str, slot: int, type: str, fds: Sequence[int]) -> Sheet:
+    def _description(self, name: str, slot: int, type: str, fds: Sequence[int]) -> AgentDescription:
         pid, config, host = int(name[1:]), self._config(), self._core.host_of(slot)
-        return Sheet(
+        return AgentDescription(
             slot, type, host, pid, start_of(pid), [inode_of(fd, name) for fd in fds[:3]],
             made_of(config, type, host), self._processes.program_of(type),
         )  # fmt: skip
 
     def came_up(self) -> None:
         """Note that what was left by a daemon before us is the past."""
-        self.book.set_state_valid(False)
-        self.book.clear()
+        self.page.set_state_valid(False)
+        self.page.clear()
         for name in list(self._stored):
             if self._store.remove(name, SETTLE_S):
                 del self._stored[name]
@@ -201,7 +201,7 @@ class KeptAgents:
         document = self._daemon.document()
         try:
             inodes: dict[str, str] = {}
-            for name, fds in self._processes.families():
+            for name, fds in self._processes.fds_by_owner():
                 inodes |= {str(fd): inode_of(fd, name) for fd in fds}
                 if not self._store.keep(name, fds, SETTLE_S):
                     return "the service manager does not take the descriptors"
@@ -216,22 +216,22 @@ class KeptAgents:
         if not is_kept:
             return "the service manager does not take the state"
         self._stored.setdefault(STATE, 0)
-        self.book.set_state_valid(True)
+        self.page.set_state_valid(True)
         return ""
 
     def kept(self) -> dict[str, Any]:
         """Return what a program that is executed in our place needs to go on: JSON, with the numbers of `fds`."""
-        line, book = self.fds
-        return {"warden": self.warden.pid, "line": line, "book": book, "names": [*self._stored, LINE, BOOK]}
+        line, page = self.fds
+        return {"warden": self.warden.pid, "line": line, "page": page, "names": [*self._stored, LINE, PAGE]}
 
     @property
     def fds(self) -> list[int]:
-        """Return the descriptors of the lifeline and the book."""
-        return [self.warden.line.fileno(), self.book.fd]
+        """Return the descriptors of the lifeline and the page."""
+        return [self.warden.line.fileno(), self.page.fd]
 
     def end(self) -> None:
         """Have nothing left to anybody: the daemon ends for good."""
-        for name in (*self._stored, LINE, BOOK):
+        for name in (*self._stored, LINE, PAGE):
             self._store.remove(name)
         self.close()
 
@@ -241,11 +241,11 @@ class KeptAgents:
         self._store.close()
 
 
-def read_sheet(text: bytes) -> Sheet | None:
-    """Return the sheet that a daemon before us has written; None if it is none."""
+def read_description(text: bytes) -> AgentDescription | None:
+    """Return the description that a daemon before us has written; None if it is none."""
     try:
         kept: Mapping[str, Any] = json.loads(text)
-        return Sheet(**{name: kept[name] for name in Sheet.__slots__})
+        return AgentDescription(**{name: kept[name] for name in AgentDescription.__slots__})
     except (ValueError, KeyError, TypeError):
         return None
 

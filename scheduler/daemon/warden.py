@@ -130,7 +130,7 @@ def is_detached(pid: int) -> bool:
     return False
 
 
-def families(pids: Collection[int]) -> Callable[[int], bool]:
+def belongs_to(pids: Collection[int]) -> Callable[[int], bool]:
     """Return whether a process is one of these, of its process group, or below it."""
 
     def is_of_one(pid: int) -> bool:

@@ -71,7 +71,7 @@ class Daemon:
         self.processes = Processes(
             self.loop, config, agent_folders(), self.core.agent_output, self.core.agent_stderr,
             self.core.exec_output, self._handle, copies_folder(os.environ), None if kept is None else kept["processes"],
-            None if kept_agents is None else kept_agents.book.marks,
+            None if kept_agents is None else kept_agents.page.marks,
         )  # fmt: skip
         self.errands = Errands(self.loop, self.processes)
         self._connect(config, conninfo, reads_stdin)

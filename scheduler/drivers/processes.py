@@ -95,7 +95,7 @@ class Child:
         self._end_if_over()
 
     @property
-    def is_lasting(self) -> bool:
+    def is_line_agent(self) -> bool:
         """Return whether it works line by line, for more than one job."""
         return self._is_line and not self._is_attached
 
@@ -182,7 +182,7 @@ class Child:
         self._over(self.slot, read_end(self.end) if self._is_attached else self.end)
 
 
-class Lasting(NamedTuple):
+class LineAgent(NamedTuple):
     """An agent that may be another daemon's after us; descriptors of stdin, stdout, stderr and its pidfd."""
 
     slot: int
@@ -353,9 +353,9 @@ class Processes:
     @property
     def fds(self) -> list[int]:
         """Return the descriptors that `kept` names."""
-        return [fd for _, fds in self.families() for fd in fds]
+        return [fd for _, fds in self.fds_by_owner() for fd in fds]
 
-    def families(self) -> list[tuple[str, list[int]]]:
+    def fds_by_owner(self) -> list[tuple[str, list[int]]]:
         """Return the descriptors that `kept` names by what they are of, under a name that has its pid or its slot."""
         found = []
         for child in self._children.values():
@@ -365,14 +365,14 @@ class Processes:
                 found.append((f"s{child.slot}", child.pipes.fds))
         return found + [(f"p{host.pid}", host.fds) for host in self._every_host if host.fds]
 
-    def lasting(self) -> list["Lasting"]:
+    def line_agents(self) -> list["LineAgent"]:
         """Return the line agents of this machine that live, and may be other daemons' after us."""
         found = []
         for child in self._children.values():
             process, pipes = child.process, child.pipes
             is_whole = child.is_quiet and CLOSED not in (pipes.stdin, pipes.stdout, pipes.stderr)
-            if isinstance(process, LocalProcess) and child.is_lasting and is_whole:
-                found.append(Lasting(child.slot, child.type, process.pid, [*pipes.fds, process.pidfd]))
+            if isinstance(process, LocalProcess) and child.is_line_agent and is_whole:
+                found.append(LineAgent(child.slot, child.type, process.pid, [*pipes.fds, process.pidfd]))
         return found
 
     def program_of(self, name: str) -> "Fingerprint | None":

@@ -56,8 +56,8 @@ def idle(unit: Unit, meeting: Meeting) -> int:
 
 
 def is_marked(unit: Unit, slot: int) -> bool:
-    (book,) = [fd for name, fd in unit.manager.store if name == "book"]
-    return os.pread(book, 1, 2 + slot) == b"\x01"
+    (page,) = [fd for name, fd in unit.manager.store if name == "page"]
+    return os.pread(page, 1, 2 + slot) == b"\x01"
 
 
 def lives(pid: int) -> bool:
@@ -400,7 +400,7 @@ def test_agents_that_end_leave_the_store(serve: Serve, meeting: Meeting) -> None
     pid = int(meeting.hear())
     unit.daemon.until(lambda: f"p{pid}" in unit.manager.names(), what="it is not stored")
     unit.daemon.wait(pk)
-    unit.daemon.until(lambda: unit.manager.names() == ["book", "warden"], what="it stays in the store")
+    unit.daemon.until(lambda: unit.manager.names() == ["page", "warden"], what="it stays in the store")
 
 
 # ---- a load

@@ -190,7 +190,7 @@ def test_a_crash_under_systemd_keeps_an_idle_agent_and_kills_a_busy_one(machine:
     idle = machine.insert(meeting.tell("$$"))
     kept = int(meeting.hear())
     machine.wait(idle)
-    # five of the agent, the book and the lifeline; a look later the agent is marked
+    # five of the agent, the page and the lifeline; a look later the agent is marked
     machine.until(lambda: machine.show("NFileDescriptorStore") == "7", "the agent is not stored")
     marked = time.monotonic() + 2 * kept_agents.LOOK_S
     machine.until(lambda: time.monotonic() > marked, "time stands still")

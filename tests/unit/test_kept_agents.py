@@ -1,22 +1,22 @@
-"""What is left for the next daemon: marks of agents without work, sheets, and a state under new numbers."""
+"""What is left for the next daemon: marks of agents without work, descriptions, and a state under new numbers."""
 
 import os
 
 import pytest
 
 from scheduler.daemon.daemon_state import renumbered
-from scheduler.daemon.kept_agents import BOOK_BYTES, Book, Sheet, made_of, read_sheet
-from scheduler.daemon.warden import began_after, families, own_group
+from scheduler.daemon.kept_agents import PAGE_BYTES, AgentDescription, SharedPage, made_of, read_description
+from scheduler.daemon.warden import began_after, belongs_to, own_group
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.pipes import Outputs, Pipes
 from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Host
 from tests.core_tools import claim, make_core, ready, sent, settle, turn
 
-SHEET = Sheet(3, "sha", "alpha", 4711, 99, ["1:2", "1:3", "1:4"], "made", ["/bin/sha", 1, 2, 3])
+DESCRIPTION = AgentDescription(3, "sha", "alpha", 4711, 99, ["1:2", "1:3", "1:4"], "made", ["/bin/sha", 1, 2, 3])
 
 
-# ---- the book
+# ---- the page
 
 
 def pipes_of(slot: int, marks: bytearray) -> tuple[Pipes, int]:
@@ -37,19 +37,19 @@ def test_a_write_to_an_agent_clears_the_mark_of_its_slot_and_no_other(slot: int,
 
 
 def test_a_book_that_is_opened_again_says_what_was_written() -> None:
-    book = Book()
-    book.set_state_valid(True)
-    book.marks[7] = 1
-    again = Book(os.dup(book.fd))
-    assert (again.is_state_valid, again.marks[7], again.marks[8], len(again.marks)) == (True, 1, 0, BOOK_BYTES - 2)
+    page = SharedPage()
+    page.set_state_valid(True)
+    page.marks[7] = 1
+    again = SharedPage(os.dup(page.fd))
+    assert (again.is_state_valid, again.marks[7], again.marks[8], len(again.marks)) == (True, 1, 0, PAGE_BYTES - 2)
 
 
 def test_daemons_that_begin_with_a_state_are_counted_until_one_has_come_up() -> None:
-    book = Book()
-    book.set_state_valid(True)
-    tries = [book.count_try(), book.count_try()]
-    book.set_state_valid(False)
-    assert (tries, book.count_try()) == ([1, 2], 1)
+    page = SharedPage()
+    page.set_state_valid(True)
+    tries = [page.count_try(), page.count_try()]
+    page.set_state_valid(False)
+    assert (tries, page.count_try()) == ([1, 2], 1)
 
 
 def test_an_agent_is_idle_only_while_it_has_nothing_in_hand() -> None:
@@ -69,19 +69,19 @@ def test_an_agent_that_has_not_said_ok_is_not_stored() -> None:
     assert (core.idle_slots(), core.settled_slots()) == ([], set())
 
 
-# ---- sheets
+# ---- descriptions
 
 
 def test_a_sheet_is_read_as_it_was_written() -> None:
-    fd = SHEET.write()
+    fd = DESCRIPTION.write()
     text = os.pread(fd, 4096, 0)
     os.close(fd)
-    assert read_sheet(text) == SHEET
+    assert read_description(text) == DESCRIPTION
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b"null", b"\xff", b'{"slot": 1}'])
 def test_what_is_no_sheet_is_none(text: bytes) -> None:
-    assert read_sheet(text) is None
+    assert read_description(text) is None
 
 
 def test_another_command_environment_or_host_is_another_start() -> None:
@@ -120,7 +120,7 @@ def test_a_state_gets_the_numbers_that_its_descriptors_have_here() -> None:
 
 
 def test_the_family_of_a_process_is_what_is_below_it() -> None:
-    ours = families({os.getppid()})
+    ours = belongs_to({os.getppid()})
     assert (ours(os.getpid()), ours(1), ours(0)) == (True, False, False)
 
 
