@@ -39,7 +39,7 @@ SIGNAL_BASE: Final = 128  # an attach script exits with this and the signal of w
 # process of a script is no group leader, so setsid(1) does not fork; `sync FILE` is not known everywhere; a signal goes
 # to all of a process group, so what the attach script starts is deaf.
 _COMMON: Final = """\
-boot=; read -r boot </proc/sys/kernel/random/boot_id
+boot=; { read -r boot </proc/sys/kernel/random/boot_id; } 2>/dev/null || boot=${DROVER_BOOT_ID-}
 look() { seen= began=; { IFS= read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1
 set -- ${stat##*) }; seen=$1 began=${20}; }
 is_alive() { look "$1" && [ "$seen" != Z ] && [ "$began" = "$2" ]; }
@@ -51,6 +51,7 @@ _KEEPER: Final = (
     _COMMON
     + """\
 entry=$1 limit=$2 grace=$3; shift 3
+unset DROVER_BOOT_ID
 trap : HUP INT QUIT TERM USR1 USR2 ALRM PWR PIPE
 half=$((limit / 2))
 take() { dd bs="$1" count=1 2>/dev/null >>"$entry/$2" && size=$(wc -c <"$entry/$2"); }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.drivers.keeper import words_of
+from scheduler.drivers.system import boot_id
 from scheduler.model.config import AgentType, Config, Limits, Mistake
 from scheduler.model.events import Spawn
 
@@ -101,6 +102,8 @@ class SpawnTemplates:
             environment |= {"HOME": account.pw_dir, "USER": agent.user, "LOGNAME": agent.user, "SHELL": shell}
         environment |= {**passed_environment(agent, spawn, known), "PATH": path}
         has_prefix = bool(prefix_of(self._config, spawn.host))
+        if agent.detached and not has_prefix:
+            environment["DROVER_BOOT_ID"] = boot_id()  # a keeper may not see the part of /proc that has it
         wrapper: list[str] = []
         limits = () if has_prefix or agent.detached else prlimit_options(agent.limits)
         for program, options in (("prlimit", limits), ("setpriv", setpriv_options(agent.user))):

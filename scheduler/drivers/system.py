@@ -193,15 +193,21 @@ def _state_and_start(pid: int) -> tuple[str, int]:
     return fields[0], int(fields[19])
 
 
-def _boot_and_pid_space() -> tuple[str, str]:
-    boot = pid_space = ""
+def boot_id() -> str:
+    """Return what tells this boot of the machine from others; nothing if that is hidden."""
+    boot = ""
     with suppress(ValueError):  # where ProcSubset=pid hides it; systemd writes it without the dashes
         boot = str(UUID(os.environ.get("DROVER_BOOT_ID", "")))
     with suppress(OSError):
         boot = BOOT_ID.read_text().strip()
+    return boot
+
+
+def _boot_and_pid_space() -> tuple[str, str]:
+    pid_space = ""
     with suppress(OSError):
         pid_space = os.readlink(PID_SPACE)
-    return boot, pid_space
+    return boot_id(), pid_space
 
 
 class Signals:

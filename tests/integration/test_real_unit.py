@@ -18,8 +18,8 @@ from psycopg.rows import dict_row
 
 from scheduler.daemon import kept_agents
 from scheduler.package_data import etc_dir
-from tests.integration.daemon import BASE, RUN
-from tests.integration.puppets import LOCAL, Meeting, puppet, settings
+from tests.integration.daemon import BASE, RUN, agent
+from tests.integration.puppets import Meeting, puppet, settings
 from tests.integration.unit_tools import groups
 from tests.needs import need
 from tests.patience import LONG_PATIENCE_S, PATIENCE_S
@@ -56,10 +56,16 @@ Environment=DROVER_BOOT_ID=%b
 """
 
 
+def agents(spool: Path) -> str:
+    """Return the configuration of agents that live long, and of commands that are detached."""
+    host = f'[hosts.local]\nmax = 8\nspool = "{spool}"\n'
+    return host + puppet(slots=2) + agent("long", ["sh", "-c", "{args}"], kind="exec", detached=True)
+
+
 class Machine:
     """A systemd that has one service, drover.service with the shipped drop-in."""
 
-    def __init__(self, folder: Path, database: str, more: str) -> None:
+    def __init__(self, folder: Path, spool: Path, database: str, more: str) -> None:
         place = groups()
         assert place is not None
         self.log = folder / "log"
@@ -68,7 +74,7 @@ class Machine:
         (units / "drover.service.d").mkdir(parents=True)
         (folder / "drover.toml").write_text(BASE)
         (folder / "conf.d").mkdir()
-        (folder / "conf.d" / "test.toml").write_text(settings(keep_agents=True) + LOCAL + puppet(slots=2))
+        (folder / "conf.d" / "test.toml").write_text(settings(keep_agents=True) + agents(spool))
         url = make_conninfo(database, user="drover_scheduler").replace("%", "%%")
         argv = shlex.join([sys.executable, *RUN[1:], "-c", str(folder / "drover.toml")])
         (units / "min.target").write_text(TARGET)
@@ -114,9 +120,9 @@ class Machine:
         """Wait until the daemon has said something so often."""
         self.until(lambda: self.log.exists() and self.log.read_text().count(text) >= count, f"it did not say {text}")
 
-    def insert(self, script: str) -> int:
-        query = "insert into drover.jobqueue (jq_type, jq_args) values ('puppet', %s) returning jq_pk"
-        row = self.database.execute(query, [script]).fetchone()
+    def insert(self, script: str, type: str = "puppet") -> int:
+        query = "insert into drover.jobqueue (jq_type, jq_args) values (%s, %s) returning jq_pk"
+        row = self.database.execute(query, [type, script]).fetchone()
         assert row is not None
         return int(row["jq_pk"])
 
@@ -153,9 +159,11 @@ def _removed(group: Path) -> bool:
 @pytest.fixture(params=["", SANDBOX], ids=["root", "nobody"])
 def machine(request: pytest.FixtureRequest, database_with_roles: str, tmp_path: Path) -> Iterator[Machine]:
     need("systemd in namespaces")
-    with Machine(tmp_path, database_with_roles, request.param) as machine:
-        machine.said("serving group")
-        yield machine
+    with TemporaryDirectory() as spool:
+        Path(spool).chmod(0o777)  # commands have no capabilities
+        with Machine(tmp_path, Path(spool) / "spool", database_with_roles, request.param) as machine:
+            machine.said("serving group")
+            yield machine
 
 
 @pytest.fixture
@@ -168,9 +176,9 @@ def meeting() -> Iterator[Meeting]:
         yield meeting
 
 
-def work(machine: Machine, meeting: Meeting) -> tuple[int, int]:
+def work(machine: Machine, meeting: Meeting, type: str = "puppet") -> tuple[int, int]:
     """Let an agent begin a job that waits; return the job, and the agent's pid in its namespace."""
-    pk = machine.insert(f"{meeting.tell('$$')}; {meeting.wait}; {meeting.tell('$$')}")
+    pk = machine.insert(f"{meeting.tell('$$')}; {meeting.wait}; {meeting.tell('$$')}", type)
     return pk, int(meeting.hear())
 
 
@@ -184,6 +192,20 @@ def test_systemctl_restart_keeps_the_agent_and_its_item(machine: Machine, meetin
     assert (int(meeting.hear()), row["jq_attempt"], row["jq_interruptions"]) == (pid, 1, 0)
     assert machine.show("MainPID") != before
     assert machine.show("ActiveState") == "active"
+
+
+@pytest.mark.parametrize(
+    "ends", [("restart",), ("kill", "--kill-whom=main", "--signal=SIGKILL")], ids=lambda words: words[0]
+)
+def test_a_detached_job_goes_on_over_a_restart_and_a_crash_under_systemd_c41(
+    machine: Machine, meeting: Meeting, ends: tuple[str, ...]
+) -> None:
+    pk, pid = work(machine, meeting, "long")
+    machine.systemctl(*ends, "drover.service")
+    machine.said(f"job={pk}: adopted")
+    meeting.let_go()
+    row = machine.wait(pk)
+    assert (int(meeting.hear()), row["jq_attempt"], row["jq_interruptions"], row["jq_exitcode"]) == (pid, 1, 0, 0)
 
 
 def test_a_crash_under_systemd_keeps_an_idle_agent_and_kills_a_busy_one(machine: Machine, meeting: Meeting) -> None:
