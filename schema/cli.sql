@@ -339,14 +339,20 @@ select distinct q.queue_group
 -- New jobs
 
 -- name: known_names
--- Return the number of agent types, those that are served, whether queue and host are known, and whether a type has the
--- attributes that are asked for.
+-- Return the number of agent types, those that are served, those that are disabled, whether queue and host are known,
+-- which type has the attributes that are asked for, why none has them, and the types that have this one as `agent`.
 select (select count(*) from drover.agent),
        (select coalesce(array_agg(distinct agent_type order by agent_type), '{}')
           from drover.agent where agent_present and agent_enabled),
+       (select coalesce(array_agg(distinct agent_type), '{}')
+          from drover.agent where agent_present and not agent_enabled),
        :queue::text is null or exists (select from drover.queue where queue_name = :queue and queue_present),
        :host::text is null or exists (select from drover.host where host_name = :host and host_present),
-       :type::text like '% %=%' and drover.agent_type_for(:type) is not null
+       chosen, wrong,
+       (select coalesce(array_agg(distinct agent_type order by agent_type), '{}')
+          from drover.agent where agent_present and agent_attributes ->> 'agent' = :type)
+  from (select) one
+  left join drover.find_agent_type(:type, :queue, :host, session_user) on :type::text like '% %=%'
 
 -- name: add_dependencies
 -- Let each of the jobs wait for each of the others.

@@ -131,8 +131,8 @@ grant insert (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)
 -- drover.command allows it commands about its own jobs only.
 grant execute on function drover.command(text) to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
 -- Which type a job goes to that asks for attributes: a front-end may ask before it inserts it.
-grant execute on function drover.agent_type_for(text, text)
-  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
+grant execute on function drover.agent_type_for(text, text), drover.find_agent_type(text, text, text, name)
+  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_scheduler;
 -- To set a job up, or to resubmit it, needs no more rights than an insert.
 grant execute on function drover.job_setup(text, jsonb), drover.job_named(text), drover.names(jsonb),
   drover.line(jsonb), drover.escape(text), drover.job_resubmit(bigint), drover.job_hide(bigint, boolean),

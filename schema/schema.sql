@@ -120,15 +120,53 @@ CREATE FUNCTION drover.agent_type_for(asked text, in_group text DEFAULT 'default
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     AS $$
-  with word as (select w, n from regexp_split_to_table(btrim(asked), '\s+') with ordinality as t(w, n)),
-  called as (select w as name from word where n = 1),
-  wanted as (select split_part(w, '=', 1) as key, substr(w, strpos(w, '=') + 1) as value from word where n > 1)
-  select agent_type from agent, called
-   where agent_present and name in (agent_type, agent_attributes ->> 'agent')
-     and not exists (select from wanted where agent_attributes ->> key is distinct from value)
-   order by agent_group <> in_group, not agent_enabled, agent_type <> name,
+  select drover.agent_type_for(asked, in_group, null, session_user)
+$$;
+
+CREATE FUNCTION drover.agent_type_for(asked text, in_group text, on_host text, who name) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select agent_type from drover.agent_types_of(asked, in_group)
+   where not exists (select from drover.attributes_of(asked) where agent_attributes ->> key is distinct from value)
+   order by not drover.may_queue(who, agent_submitters),
+            on_host is not null and not exists (
+              select from scheduler_status where status_host = on_host and status_agent = agent_type),
+            not agent_enabled, agent_type <> (regexp_split_to_array(btrim(asked), '\s+'))[1],
             (select count(*) from jsonb_object_keys(agent_attributes)), agent_type
    limit 1
+$$;
+
+CREATE TABLE drover.agent (
+    agent_group text NOT NULL,
+    agent_type text NOT NULL,
+    agent_enabled boolean DEFAULT true NOT NULL,
+    agent_enabled_file boolean,
+    agent_kind text DEFAULT 'line'::text NOT NULL,
+    agent_submitters text[] DEFAULT '{*}'::text[] NOT NULL,
+    agent_cwd text DEFAULT ''::text NOT NULL,
+    agent_fair boolean DEFAULT false NOT NULL,
+    agent_fair_file boolean DEFAULT false NOT NULL,
+    agent_revision text,
+    agent_present boolean DEFAULT true NOT NULL,
+    agent_blocked_until timestamp with time zone,
+    agent_reason text,
+    agent_queries_wait boolean DEFAULT false NOT NULL,
+    agent_registered timestamp with time zone DEFAULT now() NOT NULL,
+    agent_blocked_since timestamp with time zone,
+    agent_trial jsonb,
+    agent_attributes jsonb DEFAULT '{}'::jsonb NOT NULL,
+    CONSTRAINT agent_agent_kind_check CHECK ((agent_kind = ANY (ARRAY['line'::text, 'exec'::text]))),
+    CONSTRAINT agent_agent_type_check CHECK ((agent_type <> 'command'::text))
+);
+
+CREATE FUNCTION drover.agent_types_of(asked text, in_group text) RETURNS SETOF drover.agent
+    LANGUAGE sql STABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select * from agent
+   where agent_present and agent_group = in_group
+     and (regexp_split_to_array(btrim(asked), '\s+'))[1] in (agent_type, agent_attributes ->> 'agent')
 $$;
 
 CREATE FUNCTION drover.announce(pks bigint[], states text[]) RETURNS bigint
@@ -153,6 +191,14 @@ begin
   end if;
   return chunks;
 end $$;
+
+CREATE FUNCTION drover.attributes_of(asked text, OUT key text, OUT value text, OUT n bigint) RETURNS SETOF record
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select split_part(w, '=', 1), substr(w, strpos(w, '=') + 1), n
+    from regexp_split_to_table(btrim(asked), '\s+') with ordinality as t(w, n) where n > 1
+$$;
 
 CREATE FUNCTION drover.block_of(pk bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -211,20 +257,17 @@ CREATE FUNCTION drover.choose_agent() RETURNS trigger
     SET search_path TO 'drover', 'pg_temp'
     AS $$
 declare
-  in_group text := coalesce(
-    case when new.jq_queue is null or new.jq_queue = 'default'
-         then (select host_group from host where host_name = new.jq_host) end,
-    (select queue_group from queue where queue_name = new.jq_queue), 'default');
-  chosen   text := drover.agent_type_for(new.jq_type, in_group);
+  found record;
 begin
-  if chosen is null then
-    raise exception 'no agent type has the attributes of %', new.jq_type
-      using errcode = 'check_violation', hint = 'They are in drover.agent, and drover agent prints them.';
+  found := drover.find_agent_type(new.jq_type, new.jq_queue, new.jq_host, new.jq_submitter);
+  if found.chosen is null then
+    raise exception '%', found.wrong
+      using errcode = 'check_violation', hint = 'drover agent prints the attributes of all types.';
   elsif new.jq_name is not null then
     raise exception 'a job that asks for attributes has no jq_name, which begins with its type: give jq_unique_key'
-      using errcode = 'check_violation', hint = format('Or queue it for the agent type %s itself.', chosen);
+      using errcode = 'check_violation', hint = format('Or queue it for the agent type %s itself.', found.chosen);
   end if;
-  new.jq_type := chosen;
+  new.jq_type := found.chosen;
   return new;
 end $$;
 
@@ -848,6 +891,21 @@ begin
   end if;
   return made;
 end $_$;
+
+CREATE FUNCTION drover.find_agent_type(asked text, queue text, host text, who name, OUT chosen text, OUT wrong text) RETURNS record
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  in_group text := coalesce(
+    case when queue is null or queue = 'default' then (select host_group from host h where h.host_name = host) end,
+    (select queue_group from queue q where q.queue_name = queue), 'default');
+begin
+  chosen := drover.agent_type_for(asked, in_group, host, who);
+  if chosen is null then
+    wrong := drover.no_agent_type(asked, in_group);
+  end if;
+end $$;
 
 CREATE FUNCTION drover.find_alerts(most integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1603,6 +1661,15 @@ CREATE FUNCTION drover.may_command(who name DEFAULT SESSION_USER) RETURNS boolea
      and (r.rolname = 'drover_operator' or r.oid = (select relowner from pg_catalog.pg_class where oid = 'drover.jobqueue'::regclass))
 $$;
 
+CREATE FUNCTION drover.may_queue(who name, submitters text[]) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select '*' = any (submitters) or exists (
+    select from pg_catalog.pg_roles s join pg_catalog.pg_roles r on pg_catalog.pg_has_role(s.oid, r.oid, 'member')
+     where s.rolname = who and r.rolname = any (submitters))
+$$;
+
 CREATE FUNCTION drover.may_share() RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
@@ -1722,6 +1789,24 @@ begin
       order by claim_rank, claim_queued, claim_first limit 1),
     0);
 end $$;
+
+CREATE FUNCTION drover.no_agent_type(asked text, in_group text) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  with type as (select * from drover.agent_types_of(asked, in_group)),
+  called as (select (regexp_split_to_array(btrim(asked), '\s+'))[1] as name),
+  missing as (
+    select key from drover.attributes_of(asked)
+     where not exists (select from type where agent_attributes ->> key = value) order by n limit 1)
+  select format('no agent type has the attributes of %s: ', asked) || case
+           when not exists (select from type) then format('group %s has no %s', in_group, name)
+           when not exists (select from missing) then format('no %s has all of them', name)
+           else coalesce((select format('%s has %s %s', name, key, string_agg(distinct agent_attributes ->> key, ', '))
+                            from type, missing where agent_attributes ? key group by key),
+                         (select format('no %s has %s', name, key) from missing)) end
+    from called
+$$;
 
 CREATE FUNCTION drover.notification(number bigint) RETURNS text
     LANGUAGE plpgsql
@@ -2433,29 +2518,6 @@ begin
   return removed;
 end $$;
 
-CREATE TABLE drover.agent (
-    agent_group text NOT NULL,
-    agent_type text NOT NULL,
-    agent_enabled boolean DEFAULT true NOT NULL,
-    agent_enabled_file boolean,
-    agent_kind text DEFAULT 'line'::text NOT NULL,
-    agent_submitters text[] DEFAULT '{*}'::text[] NOT NULL,
-    agent_cwd text DEFAULT ''::text NOT NULL,
-    agent_fair boolean DEFAULT false NOT NULL,
-    agent_fair_file boolean DEFAULT false NOT NULL,
-    agent_revision text,
-    agent_present boolean DEFAULT true NOT NULL,
-    agent_blocked_until timestamp with time zone,
-    agent_reason text,
-    agent_queries_wait boolean DEFAULT false NOT NULL,
-    agent_registered timestamp with time zone DEFAULT now() NOT NULL,
-    agent_blocked_since timestamp with time zone,
-    agent_trial jsonb,
-    agent_attributes jsonb DEFAULT '{}'::jsonb NOT NULL,
-    CONSTRAINT agent_agent_kind_check CHECK ((agent_kind = ANY (ARRAY['line'::text, 'exec'::text]))),
-    CONSTRAINT agent_agent_type_check CHECK ((agent_type <> 'command'::text))
-);
-
 CREATE FUNCTION drover.rests(agent drover.agent) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN CASE WHEN ((agent).agent_blocked_until > now()) THEN ((((((('agent type '::text || (agent).agent_type) || CASE WHEN starts_with((agent).agent_reason, 'no connection'::text) THEN ' waits'::text ELSE ' failed'::text END) || ', next try '::text) || date_trunc('second'::text, (agent).agent_blocked_until)) || COALESCE((', resting since '::text || date_trunc('second'::text, (agent).agent_blocked_since)), ''::text)) || ': '::text) || COALESCE((agent).agent_reason, '?'::text)) ELSE NULL::text END;
@@ -2567,7 +2629,7 @@ begin
   end if;
   made := drover.queue_scheduled(s.schedule_job, s.schedule_submitter, busy);
   insert into schedule_start (start_schedule, start_due_at, start_jobs) values (name, now(), made);
-  update schedule set schedule_jobs = made, schedule_reason = null where schedule_name = name;
+  update schedule set schedule_jobs = made, schedule_reason = null, schedule_last = now() where schedule_name = name;
   started := true;
   said := 'schedule ' || name || ': queued ' || array_to_string(made, ', ');
 exception when others then

@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from shlex import quote
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -152,7 +153,8 @@ def group_warnings(session: Session, group: str) -> Iterator[Row]:
     for row in session.records("unserved_types"):
         if row["group"] == group:
             what = f"no scheduler serves it, it is {row['reason']}; jobs that wait: {row['jobs']}"
-            yield "unserved", f"type {row['type']}", None, what, UNSERVED_NEXT[row["reason"]].format(type=row["type"])
+            next_step = UNSERVED_NEXT[row["reason"]].format(type=quote(row["type"]))
+            yield "unserved", f"type {row['type']}", None, what, next_step
     for row in session.records("unknown_queues"):
         what = f"no scheduler has this queue; jobs that wait: {row['jobs']}, of type {row['types']}"
         yield "unserved", f"queue {row['queue']}", None, what, "add it to the configuration, or with drover queue add"

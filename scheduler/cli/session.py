@@ -336,7 +336,8 @@ def translated_errors(next_step: str = BE_ANOTHER) -> Iterator[None]:
             case psycopg.errors.QueryCanceled():
                 raise WorldError(migrate.cancelled(error)) from error
             case psycopg.IntegrityError() | psycopg.DataError():
-                raise ConfigError(f"the database refuses it: {said}") from error
+                hint = f"; {error.diag.message_hint.rstrip('.')}" if error.diag.message_hint else ""
+                raise ConfigError(f"the database refuses it: {said}{hint}") from error
             case psycopg.OperationalError():
                 raise WorldError(f"database not reachable: {error}; {migrate.advice(error)}") from error
         raise BugError(f"{type(error).__name__}: {error}: report this") from error

@@ -11,9 +11,10 @@ several lines if need be. What a shell would act on must be quoted.
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf
+from shlex import quote
 from typing import Any, BinaryIO, Final
 
 import psycopg
@@ -40,7 +41,6 @@ select {values}, args from unnest(%s::text[]) with ordinality as u(args, n) orde
 returning jq_pk
 """
 COMMAND, CLEANUP = "command", "cleanup"
-ATTRIBUTES: Final = re.compile(" .*=")  # of a type that is `license version=2`
 FORCE: Final = "queue it nevertheless with --force"
 
 Value = str | list[str]  # of a variable
@@ -191,27 +191,36 @@ def resubmit_jobs(options: Namespace, config: Config) -> int:
 def refusal(session: Session, kind: str, queue: str | None, host: str | None, *, force: bool) -> str:
     """Return why such a job is not queued, and what next; empty if it is.
 
-    A type, queue or host that does not exist is most often misspelt. Clean-ups are queued by Drover alone. That no type
-    has the attributes that are asked for is said by the database too: --force does not change that.
+    A type, queue or host that does not exist is most often misspelt. Clean-ups are queued by Drover alone. A job whose
+    attributes no type has is refused by the database too: --force does not change that.
     """
     if kind == CLEANUP:
         return "jobs of type cleanup are created by Drover alone, when a job with --delete is done; see submit --delete"
     if force or kind == COMMAND:
         return ""
-    ((agents, served, has_queue, has_host, has_attributes),) = session.rows(
+    ((agents, served, disabled, has_queue, has_host, chosen, wrong, answering),) = session.rows(
         "known_names", queue=queue, host=host, type=kind
     )
     if not agents:
-        return (
-            f"no scheduler serves type {kind}: none has used this database yet; start one with drover run, or {FORCE}"
-        )
-    if ATTRIBUTES.search(kind) and not has_attributes:
-        return f"no agent type has the attributes of {kind}; drover agent prints those of each"
-    if kind not in served and not has_attributes:
-        return f"no scheduler serves type {kind} (served: {', '.join(served) or 'none'}); correct it, or {FORCE}"
+        begin = f"no scheduler serves type {kind}: none has used this database yet; start one with drover run"
+        return begin if wrong else f"{begin}, or {FORCE}"
+    if wrong:
+        return f"{wrong}; drover agent prints those of each"
+    if (kind := chosen or kind) not in served:
+        return _unserved(kind, served, disabled, answering)
     if not has_queue:
         return f"there is no queue {queue}; correct it, or {FORCE}"
     return "" if has_host else f"there is no host {host}; correct it, or {FORCE}"
+
+
+def _unserved(kind: str, served: Sequence[str], disabled: Sequence[str], answering: Sequence[str]) -> str:
+    """Return why no agent of this type does anything, and what next."""
+    if kind in disabled:
+        return f"agent type {kind} is disabled; drover agent enable {quote(kind)}, or {FORCE}"
+    if answering:
+        names = " and ".join(answering)
+        return f"{names} answer to {kind} if attributes follow, such as '{kind} name=value'; correct it, or {FORCE}"
+    return f"no scheduler serves type {kind} (served: {', '.join(served) or 'none'}); correct it, or {FORCE}"
 
 
 # ---- variables as a shell writes them

@@ -79,6 +79,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "expect_tenants",
         "expect_variables",
         "fellows",
+        "find_agent_type",
         "find_alerts",
         "find_alternates",
         "flush",

@@ -52,17 +52,34 @@ def test_runonpfile_makes_it_a_query_f160(drover: Drover, active: psycopg.Connec
     assert one(active.execute("select jq_msq, jq_runonpfile from drover.jobqueue")) == (True, "host")
 
 
-@pytest.mark.parametrize("kind", ["nosuch", "Command", "COMMAND", "off", "gone"])
+@pytest.mark.parametrize("kind", ["nosuch", "Command", "COMMAND", "gone"])
 def test_unserved_type_is_refused(drover: Drover, active: psycopg.Connection, kind: str) -> None:
     active.execute(
         """insert into drover.agent (agent_group, agent_type, agent_enabled, agent_present)
-           values ('default', 'off', false, true), ('default', 'gone', true, false)"""
+           values ('default', 'gone', true, false)"""
     )
     done = drover("submit", kind, "shutdown")
     assert (done.status, done.out) == (1, "")
     refusal = f"no scheduler serves type {kind} (served: noop, sha256)"
     assert done.err == f"drover: {refusal}; correct it, or queue it nevertheless with --force\n"
     assert one(active.execute("select count(*) from drover.jobqueue")) == (0,)
+
+
+@pytest.mark.parametrize("asked", ["off", "other version=1"])
+def test_disabled_type_is_refused_by_its_name(drover: Drover, active: psycopg.Connection, asked: str) -> None:
+    active.execute(
+        """insert into drover.agent (agent_group, agent_type, agent_enabled, agent_present, agent_attributes)
+           values ('default', 'off', false, true, '{"agent": "other", "version": "1"}')"""
+    )
+    refusal = "agent type off is disabled; drover agent enable off, or queue it nevertheless with --force"
+    assert drover("submit", asked, "x") == Done(1, "", f"drover: {refusal}\n")
+    assert drover("submit", "--force", asked, "x").status == 0
+    assert one(active.execute("select jq_type from drover.jobqueue")) == ("off",)
+
+
+def test_a_name_that_needs_attributes_is_refused_without_them_f154(drover: Drover, active: psycopg.Connection) -> None:
+    active.execute("update drover.agent set agent_attributes = '{\"agent\": \"any\"}' where agent_type = 'noop'")
+    assert "noop answer to any if attributes follow, such as 'any name=value'; " in drover("submit", "any", "x").err
 
 
 def test_type_with_attributes_is_queued_for_an_agent_that_has_them_f154(
@@ -74,8 +91,11 @@ def test_type_with_attributes_is_queued_for_an_agent_that_has_them_f154(
     refused = drover("submit", "noop version=3", "x")
     assert (refused.status, refused.err) == (
         1,
-        "drover: no agent type has the attributes of noop version=3; drover agent prints those of each\n",
+        "drover: no agent type has the attributes of noop version=3: noop has version 2; drover agent prints those of "
+        "each\n",
     )
+    forced = drover("submit", "--force", "noop version=3", "x")
+    assert forced.err.endswith("noop has version 2; drover agent prints the attributes of all types\n")
     assert "version=2" in drover("agent").out
 
 
