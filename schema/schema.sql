@@ -2651,6 +2651,13 @@ begin
      and exists (select from verb where verb_name = drover.word(job ->> 'jq_args', 1)) then
     return null;  -- it takes no number of a job to know that
   end if;
+  if jsonb_typeof(job -> 'jobs') = 'array' then
+    job := jsonb_set(job, '{jobs}', (
+      select coalesce(jsonb_agg(drover.without_attributes(one) order by n), '[]')
+        from jsonb_array_elements(job -> 'jobs') with ordinality as t(one, n)));
+  else
+    job := drover.without_attributes(job);
+  end if;
   perform drover.queue_scheduled(job, session_user, '{}');
   raise exception using errcode = 'DR000';
 exception
@@ -3114,6 +3121,15 @@ begin
     end if;
   end if;
 end $$;
+
+CREATE FUNCTION drover.without_attributes(job jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select case when job ->> 'jq_type' like '% %=%'
+              then jsonb_set(job, '{jq_type}', to_jsonb((regexp_split_to_array(btrim(job ->> 'jq_type'), '\s+'))[1]))
+              else job end
+$$;
 
 CREATE FUNCTION drover.word(words text, n integer) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE

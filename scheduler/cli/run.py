@@ -38,7 +38,7 @@ from scheduler.daemon.wiring import Daemon
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.process_spec import Surroundings, user_mistakes
 from scheduler.drivers.service_manager import pop_manager
-from scheduler.drivers.system import close_all, hide, take_name
+from scheduler.drivers.system import close_all, hide, mend_what_was_given, take_name
 from scheduler.errors import ConfigError, DatabaseAbsentError, SchemaOutdatedError
 from scheduler.model.config import Config, Database
 from scheduler.package_data import agent_folders
@@ -55,6 +55,7 @@ def run(options: Namespace, config: Config) -> int:
     if takeover is not None and takeover.is_trial:
         return rehearse(takeover, config)
     refuse_root(options)
+    mend_what_was_given()
     environment = dict(os.environ) if takeover is None else takeover.environment  # as it was given to us
     log.set_up(config.scheduler, options.verbose, os.environ)
     hide()

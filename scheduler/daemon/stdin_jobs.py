@@ -11,6 +11,7 @@ every LOOK_UP_S while they are open.
 """
 
 import os
+import re
 import select
 import sys
 from collections import deque
@@ -27,6 +28,7 @@ from scheduler.model.config import Config
 from scheduler.model.events import JobEnded
 
 READ_BYTES: Final = 65_536
+ATTRIBUTES: Final = re.compile(" .*=")  # of a type that is `license version=2`
 LOOK_UP_S: Final = 1.0  # between two statements for the ends of open rows
 LOOK_UP_ROWS: Final = 1000  # in one statement
 
@@ -105,7 +107,7 @@ class StdinJobs:
         if not bar or not kind:
             self._complain(self._number, "not of the form `type | args`")
             return
-        if kind not in self._types and "=" not in kind:  # which type has the attributes, the database knows
+        if kind not in self._types and not ATTRIBUTES.search(kind):  # which type has them, the database knows
             self._complain(self._number, f"no agent type {kind!r} is configured and enabled")
             return
         self._lines.append(_Line(self._number, kind, args.strip(), head.startswith("!")))

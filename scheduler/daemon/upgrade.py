@@ -302,19 +302,12 @@ class Upgrade:
     def _try(self) -> Steps[None]:
         """Let a child of the new program read the state as it is now."""
         try:
-            fd, said = handover.write(self._document()), os.memfd_create("drover-said")
-            environment = {**self._program.environment, handover.VARIABLE: f"{handover.TRY} {fd}"}
+            said = os.memfd_create("drover-said")
             try:
-                trial = subprocess.Popen(
-                    self._program.argv, executable=sys.executable, stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL, stderr=said, env=environment, pass_fds=(fd,),
-                )  # fmt: skip
-                pidfd = pidfd_of(trial.pid)
-            except NoPidfdError:
-                trial.wait()  # it is reaped, and Popen has to know it
+                trial, pidfd = self._start_trial(said)
+            except OSError:
+                os.close(said)
                 raise
-            finally:
-                os.close(fd)
         except OSError as error:
             self._trial = None
             self._fail(UpgradeEvent.FAILED, f"the state is not written: {error.strerror}")
@@ -332,6 +325,22 @@ class Upgrade:
             self._fire(UpgradeEvent.READ)
         else:
             self._fail(UpgradeEvent.REFUSED, f"the new program cannot go on: {last_line(text) or status}")
+
+    def _start_trial(self, said: int) -> tuple["subprocess.Popen[bytes]", int]:
+        """Return the trial, which writes its errors there, and its pidfd. Errors: OSError."""
+        fd = handover.write(self._document())
+        environment = {**self._program.environment, handover.VARIABLE: f"{handover.TRY} {fd}"}
+        try:
+            trial = subprocess.Popen(
+                self._program.argv, executable=sys.executable, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=said, env=environment, pass_fds=(fd,),
+            )  # fmt: skip
+            return trial, pidfd_of(trial.pid)
+        except NoPidfdError:
+            trial.wait()  # it is reaped, and Popen has to know it
+            raise
+        finally:
+            os.close(fd)
 
     # ---- the end
 

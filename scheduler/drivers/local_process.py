@@ -16,6 +16,7 @@ from scheduler.drivers.process_spec import ProcessSpec
 from scheduler.drivers.system import Ends, close_all, is_readable, pidfd_of, pipes, signal_name, spawn
 from scheduler.model.events import Gone
 
+CHANGE_DIRECTORY: Final = ("/bin/sh", "-c", 'cd -- "$0" && exec "$@"')
 NOT_KNOWN: Final = "how is not known, since a daemon before this one started it"
 
 
@@ -111,22 +112,19 @@ def start(spec: ProcessSpec, stdin: bytes | None) -> tuple[LocalProcess, Ends]:
 def _spawn(spec: ProcessSpec, ends: Ends) -> int:
     """Return the pid of a new process that has these ends. Errors: OSError, ValueError.
 
-    posix_spawn(3) knows no directory: the process begins in ours, which is the other one for that moment.
+    posix_spawn(3) knows no directory: the process begins in ours, which is the other one for that moment. If nobody may
+    go back to ours, a shell changes the directory.
     """
     if spec.directory is None:
         return spawn(spec.argv, spec.environment, ends)
-    home = _open_directory()
+    try:
+        home = os.open(".", os.O_PATH)
+    except (FileNotFoundError, PermissionError):
+        os.stat(spec.directory)
+        return spawn((*CHANGE_DIRECTORY, spec.directory, *spec.argv), spec.environment, ends)
     try:
         os.chdir(spec.directory)
         return spawn(spec.argv, spec.environment, ends)
     finally:
         os.fchdir(home)
         os.close(home)
-
-
-def _open_directory() -> int:
-    """Return a descriptor of our directory; of the root, if we may not go back to ours. Errors: OSError."""
-    try:
-        return os.open(".", os.O_PATH)
-    except (FileNotFoundError, PermissionError):
-        return os.open("/", os.O_PATH)

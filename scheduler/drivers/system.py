@@ -97,14 +97,19 @@ def open_more_files() -> tuple[int, int]:
     return soft, hard
 
 
-def keep_descriptors() -> None:
-    """Let the programs that we start have none of the descriptors that we were given, but the first three.
+def mend_what_was_given() -> None:
+    """Open the first three descriptors, if need be, so that none of ours has their numbers, and wait for children.
 
-    Of those each is open from now on: another one of ours could not have its number. Errors: OSError.
+    Who starts us may have closed them, or ignore SIGCHLD: then nobody would learn how a child ended. Errors: OSError.
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     while (fd := os.open(os.devnull, os.O_RDWR)) < FIRST_OWN:
         os.set_inheritable(fd, True)
     os.close(fd)
+
+
+def keep_descriptors() -> None:
+    """Let the programs that we start have none of the descriptors that we were given, but the first three."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) >= FIRST_OWN:
             with suppress(OSError):  # it was that of the folder
@@ -151,8 +156,9 @@ def pidfd_of(pid: int) -> int:
     try:
         return os.pidfd_open(pid)
     except OSError as error:  # no descriptor left: a child that is not watched must not live
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        with suppress(ProcessLookupError, ChildProcessError):  # it has ended, and was reaped elsewhere
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         raise NoPidfdError(error.errno, error.strerror) from error
 
 

@@ -123,3 +123,39 @@ exception when others then
   started := false;
   said := 'schedule ' || name || ': not queued: ' || sqlerrm;
 end $$;
+
+-- The configuration that brings a schedule may bring the type that its job asks for, in one statement: which type has
+-- the attributes is looked at when it starts.
+create function drover.without_attributes(job jsonb) returns jsonb
+language sql immutable set search_path = drover, pg_temp as $$
+  select case when job ->> 'jq_type' like '% %=%'
+              then jsonb_set(job, '{jq_type}', to_jsonb((regexp_split_to_array(btrim(job ->> 'jq_type'), '\s+'))[1]))
+              else job end
+$$;
+
+create or replace function drover.schedule_mistake(job jsonb) returns text
+language plpgsql security definer set search_path = drover, pg_temp as $$
+begin
+  if job ->> 'jq_type' = 'command' and drover.word(job ->> 'jq_args', 1) = 'schedule-run' then
+    return 'a schedule runs no other one: give it the job of that one, or the same times';
+  elsif job - 'jq_args' = '{"jq_type": "command"}'
+     and exists (select from verb where verb_name = drover.word(job ->> 'jq_args', 1)) then
+    return null;  -- it takes no number of a job to know that
+  end if;
+  if jsonb_typeof(job -> 'jobs') = 'array' then
+    job := jsonb_set(job, '{jobs}', (
+      select coalesce(jsonb_agg(drover.without_attributes(one) order by n), '[]')
+        from jsonb_array_elements(job -> 'jobs') with ordinality as t(one, n)));
+  else
+    job := drover.without_attributes(job);
+  end if;
+  perform drover.queue_scheduled(job, session_user, '{}');
+  raise exception using errcode = 'DR000';
+exception
+  when sqlstate 'DR000' then return null;
+  when others then
+    if sqlstate ~ '^(22|23|42|P0)' then
+      return sqlerrm;
+    end if;
+    raise;
+end $$;

@@ -281,6 +281,16 @@ def test_a_job_that_the_queue_would_refuse_is_refused_when_it_is_set(queue: Conn
     assert fetch_one(queue, "select count(*) from drover.jobqueue") == 0
 
 
+@pytest.mark.parametrize("job", [{"jq_type": "a version=2"}, {"jobs": [{"jq_type": "a version=2"}]}])
+def test_a_job_that_asks_for_attributes_is_looked_at_when_it_starts_f154(
+    queue: Connection, look: Pass, job: object
+) -> None:
+    add(queue, job=job)
+    look()
+    reason = fetch_one(queue, "select schedule_reason from drover.schedule")
+    assert reason == "not queued: no agent type has the attributes of a version=2: group default has no a"
+
+
 @pytest.mark.parametrize("zone", ["Mars/Base", "", "../../etc/passwd", "UTC; drop table x"])
 def test_an_unknown_zone_is_refused_when_it_is_set(queue: Connection, zone: str) -> None:
     add(queue)

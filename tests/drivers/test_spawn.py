@@ -277,17 +277,27 @@ def test_a_process_begins_in_its_directory_and_we_stay_in_ours(family: Make, tmp
     assert os.getcwd() == here
 
 
+@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
 def test_a_process_begins_though_nobody_may_go_back_to_our_directory(
-    family: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
 ) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    one = family(line=sh("pwd", cwd="/usr"))
-    one.spawn()
+    open_file = os.open
+
+    def refuse(path: Any, *rest: Any) -> int:
+        if path == ".":  # which root may always open
+            raise error
+        return open_file(path, *rest)
+
+    monkeypatch.setattr(os, "open", refuse)
+    here = os.getcwd()
+    one = family(line=sh("pwd", cwd=str(tmp_path)), lost=sh("pwd", cwd=str(tmp_path / "absent")))
+    pid = one.spawn()
     one.end()
-    assert one.said[0] == b"/usr\n"
+    one.spawn(1, "lost")
+    assert one.said[0] == f"{tmp_path}\n".encode()
+    assert one.events[0] == Created(0, pid)
+    assert "No such file or directory" in one.all(NotCreated, 1)[0].reason
+    assert os.getcwd() == here
 
 
 def test_limits_hold_in_the_process(family: Make) -> None:

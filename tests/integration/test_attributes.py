@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.integration.conftest import Launch
@@ -31,6 +32,35 @@ def test_attributes_of_a_reloaded_configuration_are_those_that_count_f154(
     reload(daemon, text.replace('version = "2"', 'version = "3"'))
     daemon.wait(daemon.insert(jq_type="a version=3", jq_args="new"))
     assert lines(tmp_path / "2") == ["new"]
+
+
+SCHEDULE = '[schedules.s]\nevery = 1\njobs.m = { type = "a version=2", args = "m" }\n'
+
+
+def test_a_schedule_may_ask_for_a_type_that_its_configuration_brings_f154(
+    launch: Launch, text: str, tmp_path: Path
+) -> None:
+    daemon = launch(text + SCHEDULE)
+    daemon.until(lambda: "m" in lines(tmp_path / "2"), what="the schedule does not start")
+    both = (text + SCHEDULE).replace('version = "2"', 'version = "3"').replace("version=2", "version=3")
+    reload(daemon, both.replace('args = "m"', 'args = "n"'))
+    daemon.until(lambda: "n" in lines(tmp_path / "2"), what="the changed schedule does not start")
+
+
+def test_a_job_gets_no_type_of_another_group_f154(launch: Launch, text: str) -> None:
+    daemon = launch(text)
+    daemon.execute("insert into drover.queue (queue_name, queue_group) values ('far', 'far')")
+    with pytest.raises(psycopg.errors.CheckViolation, match="group far has no a"):
+        daemon.insert(jq_type="a version=2", jq_args="x", jq_queue="far")
+
+
+@pytest.mark.parametrize("kind", ["a=b", "a\tversion=2"])
+def test_a_type_with_an_equals_sign_alone_is_refused_on_standard_input_f168(
+    launch: Launch, text: str, kind: str
+) -> None:
+    daemon = launch(text, options=["-I"], stdin=f"{kind} | x\n".encode(), wait=False)
+    assert daemon.wait_exit() == 1
+    assert f"stdin:1: no agent type {kind!r} is configured and enabled" in daemon.stderr()
 
 
 def test_line_of_standard_input_may_name_attributes_f154_f168(launch: Launch, text: str, tmp_path: Path) -> None:

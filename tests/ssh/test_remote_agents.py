@@ -149,9 +149,10 @@ def test_an_agent_that_ignores_the_end_of_input_and_hup_dies_with_its_grandchild
 
 
 def test_processes_left_in_the_group_of_an_agent_are_killed(host: Host) -> None:
-    host.sh("sleep 600 >/dev/null 2>&1 </dev/null & echo $!")
+    host.sh("sleep 600 >/dev/null 2>&1 </dev/null & echo $!; read line")
     host.until(lambda: host.said[0].endswith(b"\n"))
     left = watch(int(host.said[0]))
+    host.write(0, b"end\n")
     assert host.end() == Ended(0, code=0)
     assert all_gone([left])
 
