@@ -122,7 +122,10 @@ class Connection:
         self._pg.send_query_params(sql, params)
 
     def send_query_prepared(self, name: bytes, params: Sequence[bytes | None] | None) -> None:
-        self._ask(name.rpartition(b"/")[0].decode())
+        self._asked = ""
+        point = name.rpartition(b"/")[0].decode()
+        if point != "end_and_claim" or not _asks_for_nothing(params or ()):
+            self._ask(point)
         self._pg.send_query_prepared(name, params)
 
     def get_result(self) -> pq.abc.PGresult | None:
@@ -137,6 +140,12 @@ class Connection:
         self._asked, self._is_done = name, False
         if self._reach(name, "before"):
             raise psycopg.OperationalError(f"{LOGGED}: not sent")
+
+
+def _asks_for_nothing(params: Sequence[bytes | None]) -> bool:
+    """Return whether all arrays of a statement are empty: claims and ends that are planned ahead are no points."""
+    arrays = [param for param in params if param is not None and param.startswith(b"{")]
+    return bool(arrays) and all(array == b"{}" for array in arrays)
 
 
 def _replace_libpq(reach: Reach) -> None:
