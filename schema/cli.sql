@@ -308,6 +308,10 @@ select * from (
    order by log_pk desc limit :limit) newest
  order by pk
 
+-- name: blocked_jobs
+-- Return those of the jobs that are blocked, and why.
+select jq_pk, coalesce(jq_endtext, '') from drover.jobqueue where jq_pk = any (:jobs) and jq_state = 'blocked'
+
 -- name: ended_jobs
 -- Return the outcome of those of the jobs that have ended, or do not exist.
 select pk as job, coalesce(jq_type, '-') as type, coalesce(jq_state::text, 'gone') as state,

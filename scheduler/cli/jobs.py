@@ -283,9 +283,10 @@ def job_ends(
 ) -> Iterator[End]:
     """Yield the end of each job as it comes; stop when all have ended or after so many seconds.
 
-    `tell` is called now and then with the number of those that have ended.
+    `tell` is called now and then with the number of those that have ended. Of each job that is blocked it is printed
+    once, for it may stay so.
     """
-    waiting = set(jobs)
+    waiting, blocked = set(jobs), set[int]()
     for _ in wake_ups(session, "drover_event", jobs=waiting, limit_s=limit_s):
         ends = [End(*row) for row in session.rows("ended_jobs", jobs=list(waiting))] if waiting else []
         yield from ends
@@ -293,6 +294,9 @@ def job_ends(
         tell(len(jobs) - len(waiting))
         if not waiting:
             return
+        for job, reason in session.rows("blocked_jobs", jobs=list(waiting - blocked)):
+            warn(f"job {job} is blocked: {reason}; drover why {job} says until when, drover unblock {job} ends that")
+            blocked.add(job)
 
 
 def wake_ups(session: Session, *channels: str, jobs: Collection[int], limit_s: float = inf) -> Iterator[None]:

@@ -85,7 +85,8 @@ def submit_jobs(options: Namespace, config: Config) -> int:
     texts = read_lines(sys.stdin.buffer) if text == "-" else [text]
     with connect(config) as session:
         if reason := refusal(session, options.type, options.queue, options.host, force=options.force):
-            return failed(reason)
+            hint = f"; to wait {options.type} s write --wait={options.type}"
+            return failed(reason + (hint if options.wait is not None and options.type.isdecimal() else ""))
         _read_times(session, options)
         jobs = _insert(session, options, texts)
         if options.result:

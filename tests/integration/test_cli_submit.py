@@ -285,6 +285,22 @@ def test_wait_for_an_unknown_name_fails_j57(drover: Drover, active: psycopg.Conn
     assert done == Done(1, "", "drover: no job noop.nosuch; drover ls --all lists all jobs\n")
 
 
+def test_wait_tells_of_a_job_that_is_blocked_once(drover: Drover, active: psycopg.Connection) -> None:
+    drover("submit", "noop", "x")
+    active.execute("update drover.jobqueue set jq_state = 'blocked', jq_endtext = 'exit status 75'")
+    done = drover("wait", "--timeout", "1", "1")
+    assert done.err.splitlines() == [
+        "drover: job 1 is blocked: exit status 75; drover why 1 says until when, drover unblock 1 ends that",
+        "drover: after 1 s, 1 of 1 jobs have not ended; see drover why",
+    ]
+
+
+def test_seconds_behind_a_blank_are_said_to_be_no_type(drover: Drover, active: psycopg.Connection) -> None:
+    done = drover("submit", "--wait", "5", "noop", "x")
+    assert done.err.startswith("drover: no scheduler serves type 5 (served: ")
+    assert done.err.endswith("; to wait 5 s write --wait=5\n")
+
+
 @pytest.mark.parametrize("gone", ["group_owner = null", "group_lease_until = now() - interval '1 s'"])
 def test_wait_says_at_once_that_no_scheduler_is_active(drover: Drover, active: psycopg.Connection, gone: str) -> None:
     active.execute(f"update drover.scheduler_group set {gone}".encode())
