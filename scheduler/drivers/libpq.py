@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -153,7 +152,7 @@ class Session:
     """A connection that was made, until it is closed; at most one statement is under way.
 
     `answered` is called with how long the statement took, `stopped` when a cancel request ends after its statement.
-    After `lost` it is of no use, and to be closed.
+    After `lost` it is of no use, and to be closed. Errors: UnreachableError, no descriptor is left.
     """
 
     def __init__(
@@ -168,13 +167,14 @@ class Session:
         self.prepared: dict[Query, bytes] = {}
         self.is_cancelling = False  # a request is under way
         self.is_pooled = False  # nothing is prepared, and nothing cancelled
-        self._loop, self._fd, self._is_closed, self._is_flushing = loop, pg.socket, False, False
+        self._loop, self._is_closed, self._is_flushing = loop, False, False
         self._serial, self._sent_at = 0, 0.0
         self._sink: Sink | None = None
         self._canceller: Task[None] | None = None
         self._deadline: Timer | None = None
         self._drop: Timer | None = None
         pg.nonblocking = 1
+        self._fd = _watchable(pg)
         loop.register(self._fd, EPOLLIN, self._ready)
 
     def identify(self, pid: int) -> None:
@@ -210,8 +210,8 @@ class Session:
         self._forget_timers()
         if self._canceller:
             self._canceller.stop()
-        with suppress(OSError):  # libpq has closed it already if the connection broke
-            self._loop.unregister(self._fd)
+        self._loop.unregister(self._fd)
+        os.close(self._fd)
         self.pg.finish()
 
     def _write(self, statement: Statement) -> None:
@@ -320,6 +320,19 @@ class Session:
         if self._drop and not self.is_cancelling:
             self._drop.cancel()
             self._drop = None
+
+
+def _watchable(pg: pq.abc.PGconn) -> int:
+    """Return a copy of the socket of a connection, which is open until we close it, as epoll(7) needs it.
+
+    libpq closes its own when the connection breaks, and says so later. A process that is being started may have a copy
+    then, so that the kernel would go on to report its events, and nobody could stop that. Errors: UnreachableError.
+    """
+    try:
+        return os.dup(pg.socket)
+    except OSError as error:
+        pg.finish()
+        raise UnreachableError(f"no descriptor is left: {error.strerror}") from error
 
 
 def _text(statement: Statement) -> bytes:

@@ -61,7 +61,7 @@ class Connection:
         self._failures = 0  # attempts since the last success
         self._retry_at = self._up_since = 0.0
         self._is_open = False
-        self._connecting: Task[pq.abc.PGconn] | None = None
+        self._connecting: Task[Session] | None = None
         self._session: Session | None = None
         self._backend: Backend | None = None
         self._own: deque[str] = deque()  # statements of the session, to be run before those of the queue
@@ -154,14 +154,15 @@ class Connection:
             statement.done(Failure(None, "withdrawn"))
         self._send_next()
 
-    def _connect(self) -> Steps[pq.abc.PGconn]:
+    def _connect(self) -> Steps[Session]:
         """Try to connect until it succeeds, from the instant of the next attempt on."""
         while True:
             if self.retry_in:
                 yield Until(self._retry_at)
             try:
                 limit = self._loop.now + libpq.CONNECT_LIMIT_S
-                return (yield from connect(self.name, self._conninfo, limit, shift=self._failures))
+                pg = yield from connect(self.name, self._conninfo, limit, shift=self._failures)
+                return Session(self._loop, self.name, pg, self._answered, self._on_notify, self._lose, self._send_next)
             except libpq.UnreachableError as error:
                 self._failures += 1
                 self.refusal = one_line(str(error))
@@ -174,10 +175,10 @@ class Connection:
         self._delay = min(self._delay * 2, self._reconnect_max)
         self._retry_at = self._loop.now + wait
 
-    def _connected(self, pg: pq.abc.PGconn) -> None:
+    def _connected(self, session: Session) -> None:
         self._failures, self._backend = 0, None
         self._own = deque((WHO,))
-        self._session = Session(self._loop, self.name, pg, self._answered, self._on_notify, self._lose, self._send_next)
+        self._session = session
         self._send_next()
 
     def _set_up(self, session: Session) -> list[str]:

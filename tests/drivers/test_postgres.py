@@ -4,6 +4,7 @@ import os
 import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from errno import EMFILE
 from itertools import pairwise
 from pathlib import Path
 from select import EPOLLIN
@@ -319,6 +320,39 @@ def test_idle_connection_notices_its_loss_j51(loop: Loop, database: str) -> None
     end_backends(database, "drover test")
     turn_until(loop, lambda: downs)
     assert not connection.is_up
+    turn_until(loop, lambda: connection.is_up)
+    connection.close()
+
+
+def test_a_lost_connection_is_forgotten_though_a_process_being_started_has_its_socket(
+    loop: Loop, database: str
+) -> None:
+    connection = opened(loop, database)
+    assert connection._session is not None
+    with socket.socket(fileno=os.dup(connection._session.pg.socket)):  # as if until its exec
+        end_backends(database, "drover test")
+        turn_until(loop, lambda: not connection.is_up)
+        turn_until(loop, lambda: connection.is_up)
+        for _ in range(3):
+            loop.turn(loop.now)  # nobody is called for the old one
+        assert rows_of(run(loop, connection, "select 1")) == [(b"1",)]
+    connection.close()
+
+
+def test_connection_that_no_descriptor_is_left_for_is_tried_again(
+    loop: Loop, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    downs: list[str] = []
+    connection = Connection(loop, "test", database, on_down=downs.append)
+
+    def refuse(fd: int) -> int:
+        raise OSError(EMFILE, os.strerror(EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup", refuse)
+        connection.open()
+        turn_until(loop, lambda: downs)
+    assert downs == ["no descriptor is left: Too many open files"]
     turn_until(loop, lambda: connection.is_up)
     connection.close()
 
