@@ -129,10 +129,11 @@ def assign(state: State, slot: Slot, run_queue: AnyQueue[Job], now: float) -> by
 
 
 def _second_tries(slot: Slot) -> Iterator[SecondTry]:
-    """Yield the second tries that wait for a fresh process on a slot's host."""
+    """Yield the second tries that a fresh process in a slot may take: in an urgent place, those of urgent jobs."""
+    at = slot.host
     for entry in slot.pool.second_tries:
         job, _, host = entry
-        if slot.pool.queues.of(job, host).suits(slot.host.name):
+        if slot.pool.queues.of(job, host).suits(at.name) and (job.is_urgent or not at.is_over):
             yield entry
 
 
@@ -421,8 +422,7 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
     if not pool.is_exec:
         state.emit(Spawn(slot.number, slot.serial, pool.name, host.name, program=program))
         return
-    fits = (entry for entry in _second_tries(slot) if not host.is_over or entry[0].is_urgent)  # an urgent place
-    if (again := next(fits, None)) is not None:
+    if (again := next(_second_tries(slot), None)) is not None:
         _assign_second_try(slot, again, now)
     else:
         assign(state, slot, run_queue, now)

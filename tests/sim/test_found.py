@@ -9,11 +9,20 @@ from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Host
 from scheduler.model.queue_requests import SaveRow
 from scheduler.model.states import ST_FREEING, ST_RUNNING
+from scheduler.policy.core import Core
 from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.outbox import Outbox
-from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn, turned
+from tests.core_tools import TABLES, claim, make_core, ready, saved, sent, settle, spawned, turn, turned
 
 LIMITED = [{"name": "default", "concurrency": 2, "paused": False, "reserved": 0}]
+
+
+def come_up(core: Core) -> None:
+    """Let the agent that was started say OK."""
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 100), 1.0)
+    core.agent_output(number, b"OK\n", 1.0)
+    core.schedule()
 
 
 def test_claims_of_several_types_share_the_concurrency_of_a_queue() -> None:  # seed 0
@@ -245,3 +254,17 @@ def test_an_urgent_query_opens_when_only_an_urgent_slot_is_free(urgent_rank: byt
     core.take_effects()
     turn(core, claim(2, "mime", rank=urgent_rank, msq=True), now=1.0)
     assert [effect.job for effect in core.take_effects() if isinstance(effect, e.Expand)] == [2]
+
+
+def test_a_second_try_of_a_plain_job_leaves_urgent_places_to_urgent_jobs_f150() -> None:  # seed 1459
+    core = make_core()
+    turn(core, claim(1, msq=True))
+    core.handle(e.Opened(1, (b"a",), 1), 0.0)
+    core.handle(e.Fetched(1, [(b"x",)], False), 0.0)
+    come_up(core)
+    only_urgent = {"name": "alpha", "max": 0, "urgent": 1, "enabled": True} | Host().filters
+    core.handle(e.TablesRead(TABLES["queues"], [only_urgent], [], []), 0.0)
+    core.handle(e.Gone(0, signal="SIGSEGV"), 1.0)
+    turn(core, claim(2, rank=b"0n"), now=1.0)
+    come_up(core)
+    assert sent(core) == [b"item 2\n"]
