@@ -308,18 +308,14 @@ select * from (
    order by log_pk desc limit :limit) newest
  order by pk
 
--- name: blocked_jobs
--- Return those of the jobs that are blocked, and why.
-select jq_pk, coalesce(jq_endtext, '') from drover.jobqueue where jq_pk = any (:jobs) and jq_state = 'blocked'
-
--- name: ended_jobs
--- Return the outcome of those of the jobs that have ended, or do not exist.
+-- name: ended_or_blocked_jobs
+-- Return the outcome of those of the jobs that have ended, or do not exist; and why others are blocked.
 select pk as job, coalesce(jq_type, '-') as type, coalesce(jq_state::text, 'gone') as state,
        case when jq_pk is null then 'there is no such job' else coalesce(jq_endtext, '') end as text,
        coalesce(jq_end_bits, 2) as bits
   from unnest(:jobs::bigint[]) as pk
   left join (select * from drover.jobqueue where jq_pk = any (:jobs)) j on jq_pk = pk
- where jq_pk is null or jq_endtime is not null order by jq_endtime, pk
+ where jq_pk is null or jq_endtime is not null or jq_state = 'blocked' order by jq_endtime, pk
 
 -- name: job_outcome
 -- Return the outcome of a job, with its output.

@@ -214,7 +214,7 @@ def _print_output(session: Session, job: int, stream: str, place: tuple[int, int
 
 
 class End(NamedTuple):
-    """How a job ended: a row of ended_jobs."""
+    """How a job ended, or why it is blocked: a row of ended_or_blocked_jobs."""
 
     job: int
     type: str
@@ -288,13 +288,14 @@ def job_ends(
     """
     waiting, blocked = set(jobs), set[int]()
     for _ in wake_ups(session, "drover_event", jobs=waiting, limit_s=limit_s):
-        ends = [End(*row) for row in session.rows("ended_jobs", jobs=list(waiting))] if waiting else []
+        found = [End(*row) for row in session.rows("ended_or_blocked_jobs", jobs=list(waiting))] if waiting else []
+        ends = [end for end in found if end.state != "blocked"]
         yield from ends
         waiting -= {end.job for end in ends}
         tell(len(jobs) - len(waiting))
         if not waiting:
             return
-        for job, reason in session.rows("blocked_jobs", jobs=list(waiting - blocked)):
+        for job, reason in [(each.job, each.text) for each in found if each.job in waiting - blocked]:
             warn(f"job {job} is blocked: {reason}; drover why {job} says until when, drover unblock {job} ends that")
             blocked.add(job)
 
