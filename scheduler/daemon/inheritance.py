@@ -20,7 +20,6 @@ from scheduler.daemon import warden
 from scheduler.daemon.daemon_state import renumbered
 from scheduler.daemon.handover import LEFT, Takeover
 from scheduler.daemon.kept_agents import (
-    LINE,
     PAGE,
     STATE,
     AgentDescription,
@@ -31,8 +30,8 @@ from scheduler.daemon.kept_agents import (
     read_description,
 )
 from scheduler.daemon.log import log_line
-from scheduler.daemon.warden import Warden
-from scheduler.drivers.fd_store import FdStore, Stored, inode_of, pop_stored
+from scheduler.daemon.warden import LINE, Warden
+from scheduler.drivers.fd_store import SETTLE_S, FdStore, Stored, inode_of, pop_stored
 from scheduler.drivers.process_spec import Surroundings, fingerprint
 from scheduler.drivers.service_manager import ServiceManager
 from scheduler.drivers.system import close_all, is_readable, start_of
@@ -66,18 +65,13 @@ class Inheritance:
             close_all(each.fd for each in stored)
             return
         self.warden = Warden.started(self.group)  # first: from here on somebody watches us
+        store = FdStore(environment.get("NOTIFY_SOCKET", ""))
+        store.keep(self.warden.name, [self.warden.line.fileno()], SETTLE_S)
         by_name: dict[str, list[int]] = {}
         for each in stored:
             by_name.setdefault(each.name, []).append(each.fd)
-        lines = [socket.socket(fileno=fd) for fd in by_name.pop(LINE, [])]
-        answers = [warden.let_go(line) for line in lines]
-        is_ours = bool(answers) and all(answers)
-        store = FdStore(environment.get("NOTIFY_SOCKET", ""))
-        store.remove(LINE)
-        store.keep(LINE, [self.warden.line.fileno()])
+        is_ours = self._is_let_go(by_name, store)
         store.close()
-        for line in lines:
-            line.close()
         with suppress(OSError, ValueError):
             self.page = SharedPage(by_name.pop(PAGE, [-1])[0])
         if not is_ours or self.page is None:
@@ -90,6 +84,21 @@ class Inheritance:
         if self.takeover is None:
             close_all(fd for fds in by_name.values() for fd in fds if fd not in used)
             self._sweep()
+
+    @staticmethod
+    def _is_let_go(by_name: dict[str, list[int]], store: FdStore) -> bool:
+        """Ask the wardens of daemons before us to leave all to us; return whether there is one, and all answer.
+
+        There are two if a daemon died before it had asked.
+        """
+        names = [name for name in by_name if name.startswith(LINE)]
+        lines = [socket.socket(fileno=fd) for name in names for fd in by_name.pop(name)]
+        answers = [warden.let_go(line) for line in lines]
+        for line in lines:
+            line.close()
+        for name in names:
+            store.remove(name, SETTLE_S)
+        return bool(answers) and all(answers)
 
     def _take_state(self, by_name: dict[str, list[int]], page: SharedPage, environment: Mapping[str, str]) -> None:
         """Go on with a state, if it can be read and all of its descriptors are there."""

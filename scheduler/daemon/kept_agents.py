@@ -21,7 +21,7 @@ from typing import Any, Final
 from scheduler.daemon import handover
 from scheduler.daemon.daemon_state import DaemonState
 from scheduler.daemon.log import log_line
-from scheduler.daemon.warden import Warden
+from scheduler.daemon.warden import LINE, Warden
 from scheduler.drivers.fd_store import SETTLE_S, FdStore, inode_of
 from scheduler.drivers.loop import Loop, Steps, Task, Until
 from scheduler.drivers.processes import Processes
@@ -31,7 +31,7 @@ from scheduler.package_data import version
 from scheduler.policy.core import Core
 from scheduler.policy.reload import REACHED_BY, STARTED_WITH
 
-PAGE, STATE, LINE = "page", "state", "warden"  # names in the store; those of processes are below
+PAGE, STATE = "page", "state"  # names in the store; that of the lifeline has the warden, those of processes are below
 LOOK_S: Final = 1.0
 HOLD_S, FREEZE_S = 10.0, 5.0  # for what is under way to end, and to be saved: less than TimeoutStopSec of the unit
 HOLD_LOOK_S, FREEZE_LOOK_S = 0.005, 0.001
@@ -109,12 +109,14 @@ class KeptAgents:
         self._open()
 
     def _open(self) -> None:
-        self._store.remove(LINE, SETTLE_S)
-        self._store.keep(LINE, [self.warden.line.fileno()], SETTLE_S)
+        """Store the lifeline and the page; our lifeline before older ones go, or the warden would end all."""
+        self._store.keep(self.warden.name, [self.warden.line.fileno()], SETTLE_S)
         if PAGE not in self._stored:
             self._store.keep(PAGE, [self.page.fd], SETTLE_S)
-        for name in (LINE, PAGE):
-            self._stored.pop(name, None)
+        for name in [name for name in self._stored if name == PAGE or name.startswith(LINE)]:
+            if name not in (PAGE, self.warden.name):
+                self._store.remove(name, SETTLE_S)
+            del self._stored[name]
 
     def use(
         self, loop: Loop, core: Core, processes: Processes, state: DaemonState, config: Callable[[], Config]
@@ -222,7 +224,7 @@ class KeptAgents:
     def kept(self) -> dict[str, Any]:
         """Return what a program that is executed in our place needs to go on: JSON, with the numbers of `fds`."""
         line, page = self.fds
-        return {"warden": self.warden.pid, "line": line, "page": page, "names": [*self._stored, LINE, PAGE]}
+        return {"warden": self.warden.pid, "line": line, "page": page, "names": [*self._stored, self.warden.name, PAGE]}
 
     @property
     def fds(self) -> list[int]:
@@ -231,7 +233,7 @@ class KeptAgents:
 
     def end(self) -> None:
         """Have nothing left to anybody: the daemon ends for good."""
-        for name in (*self._stored, LINE, PAGE):
+        for name in (*self._stored, self.warden.name, PAGE):
             self._store.remove(name)
         self.close()
 

@@ -4,7 +4,7 @@ Where agents are kept over a restart (keep_agents), systemd must not kill what i
 its own, which the daemon starts. It knows that the daemon has ended by a pidfd, and that another one comes by a socket,
 the lifeline: the daemon has its other end, and the service manager keeps a copy for the next daemon. That one asks to
 take over; from the answer on the old warden does nothing, and that of the new daemon watches. One that has begun to
-kill does not answer. So of two wardens never more than one acts. If nobody has the other end any more, because the
+kill does not answer. So none kills beside a daemon that has come. If nobody has the other end any more, because the
 service has ended for good, or nobody asks in time, all that is left is killed.
 
 Only processes of a control group are killed that is the unit's own: the daemon is the process which systemd started in
@@ -27,9 +27,11 @@ from scheduler.daemon.guardian import is_kept
 
 PATIENCE_S: Final = 30.0  # for another daemon
 ANSWER_S: Final = 10.0  # for a warden: one that kills needs KILL_S
+MESSAGE_BYTES: Final = 64
 KILL_S: Final = 5.0  # for what does not die: it is blocked in the kernel
 LOOK_S: Final = 0.02  # between two looks at what is not dead yet
-TAKE, YOURS = b"take", b"yours"
+LINE: Final = "warden"  # begins the name of a lifeline in the store
+TAKE, YOURS, ENDS = b"take", b"yours", b"ends"
 MOUNTS: Final = {"": ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"), "name=systemd": ("/sys/fs/cgroup/systemd",)}
 START: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from scheduler.daemon.warden import main; main()"
 
@@ -65,8 +67,15 @@ class Warden:
         os.set_inheritable(fd, False)
         return cls(socket.socket(fileno=fd), pid)
 
+    @property
+    def name(self) -> str:
+        """Return the name of the lifeline in the store: each warden has its own."""
+        return f"{LINE}{self.pid}"
+
     def close(self) -> None:
-        """Let it end what we leave, when we have ended."""
+        """Let it end what we leave, when we have ended: a daemon that comes at once may begin before it sees that."""
+        with suppress(OSError):  # it is dead
+            self.line.send(b"%b %d" % (ENDS, _ticks()), socket.MSG_DONTWAIT)
         self.line.close()
         if self._process is not None:
             self._process.returncode = 0  # it outlives us
@@ -192,18 +201,22 @@ def _watch(daemon: int, line: socket.socket) -> tuple[str, int] | None:
         pidfd = -1
     else:
         poll.register(pidfd, select.POLLIN)
-    is_alive, is_held, ended, deadline = pidfd >= 0, True, _ticks(), time.monotonic() + PATIENCE_S
+    is_alive, is_held, deadline = pidfd >= 0, True, time.monotonic() + PATIENCE_S
+    ended = 0 if is_alive else _ticks()
     while is_alive or is_held:
         left_s = deadline - time.monotonic()
         if not is_alive and left_s <= 0:
             return f"no daemon has come in {PATIENCE_S:g} s", ended
         for fd, _ in poll.poll(None if is_alive else max(left_s, 0.0) * 1000):
             if fd == pidfd:
-                is_alive, ended, deadline = False, _ticks(), time.monotonic() + PATIENCE_S
+                is_alive, deadline = False, time.monotonic() + PATIENCE_S
+                ended = ended or _ticks()
                 poll.unregister(pidfd)
-            elif line.recv(len(TAKE)) == TAKE:
+            elif (said := line.recv(MESSAGE_BYTES)) == TAKE:
                 line.send(YOURS)
                 return None
+            elif said.startswith(ENDS):
+                ended = int(said.removeprefix(ENDS))
             else:
                 is_held = False
                 poll.unregister(line)

@@ -400,7 +400,9 @@ def test_agents_that_end_leave_the_store(serve: Serve, meeting: Meeting) -> None
     pid = int(meeting.hear())
     unit.daemon.until(lambda: f"p{pid}" in unit.manager.names(), what="it is not stored")
     unit.daemon.wait(pk)
-    unit.daemon.until(lambda: unit.manager.names() == ["page", "warden"], what="it stays in the store")
+    unit.daemon.until(
+        lambda: unit.manager.names() == ["page", f"warden{warden_of(unit)}"], what="it stays in the store"
+    )
 
 
 # ---- a load

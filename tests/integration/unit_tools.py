@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -24,6 +24,7 @@ from uuid import uuid4
 
 from psycopg.conninfo import make_conninfo
 
+from scheduler.drivers.fd_store import FdStore
 from scheduler.drivers.system import LEAVE
 from tests.integration.daemon import BASE, ERRORS, RUN, Daemon
 from tests.patience import PATIENCE_S
@@ -206,9 +207,11 @@ class Unit:
     # ---- what it does by itself
 
     def _begin(self) -> "subprocess.Popen[bytes]":
-        store = list(self.manager.store)
-        names = ":".join(name for name, _ in store)
-        fds = [fd for _, fd in store]
+        with closing(FdStore(self.manager.address)) as store:
+            assert store.settle()  # systemd reads what a process has sent before it sees its end
+        stored = list(self.manager.store)
+        names = ":".join(name for name, _ in stored)
+        fds = [fd for _, fd in stored]
         return subprocess.Popen(
             [
                 sys.executable, "-S", "-c", LAUNCHER, str(self.group), " ".join(map(str, fds)), names,

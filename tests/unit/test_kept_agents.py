@@ -1,12 +1,15 @@
 """What is left for the next daemon: marks of agents without work, descriptions, and a state under new numbers."""
 
 import os
+import socket
+import subprocess
 
 import pytest
 
+from scheduler.daemon import warden
 from scheduler.daemon.daemon_state import renumbered
 from scheduler.daemon.kept_agents import PAGE_BYTES, AgentDescription, SharedPage, made_of, read_description
-from scheduler.daemon.warden import began_after, belongs_to, own_group
+from scheduler.daemon.warden import Warden, began_after, belongs_to, own_group
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.pipes import Outputs, Pipes
 from scheduler.model import events as e
@@ -14,6 +17,19 @@ from scheduler.model.config import AgentType, Config, Host
 from tests.core_tools import claim, make_core, ready, sent, settle, turn
 
 DESCRIPTION = AgentDescription(3, "sha", "alpha", 4711, 99, ["1:2", "1:3", "1:4"], "made", ["/bin/sha", 1, 2, 3])
+
+
+# ---- the warden
+
+
+def test_the_warden_knows_from_the_daemon_itself_when_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warden, "_ticks", iter([7, 99]).__next__)  # it sees the end later
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    daemon = subprocess.Popen(["true"])
+    with theirs:
+        Warden(ours, 0).close()
+        daemon.wait()
+        assert warden._watch(daemon.pid, theirs) == ("the service has ended", 7)
 
 
 # ---- the page
