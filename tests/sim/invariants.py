@@ -526,14 +526,18 @@ def work_begins_rightly(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
 
 
 def rates_are_kept(sim: "Sim", slot: Slot, job: Job) -> None:
-    """No interval has more starts of a queue than its rate limit says, in all nor of one submitter."""
+    """No interval has more starts of a queue than its rate limit says, in all nor of one submitter.
+
+    A job whose line is sent ahead is given to its agent then; the slot says when the job before it was.
+    """
     if (rates := sim.daemon.core.state.rated.get(job.queue)) is None:
         return
     limit, row = rates.limit, sim.database.rows[job.pk]
+    given_at = slot.assigned_at if job is slot.job else sim.now
     for most, value in ((limit.rate, ""), (limit.each, "=" + row.submitter)):
         starts = sim.memory.starts.setdefault((sim.daemon.owner, job.queue, value), [])
-        starts.append(slot.assigned_at)
-        sim.memory.ahead[job.pk, job.attempt, value] = starts, slot.assigned_at
+        starts.append(given_at)
+        sim.memory.ahead[job.pk, job.attempt, value] = starts, given_at
         starts.sort()
         found = [(a, b) for a, b in zip(starts, starts[most:], strict=False) if b - a < limit.interval - TOLERANCE_S]
         if most and found:

@@ -13,6 +13,8 @@ from scheduler.policy.core import Core
 from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.outbox import Outbox
 from tests.core_tools import TABLES, claim, make_core, ready, saved, sent, settle, spawned, turn, turned
+from tests.sim.test_sim import STEPS_OF_A_SEED
+from tests.sim.world import Sim
 
 LIMITED = [{"name": "default", "concurrency": 2, "paused": False, "reserved": 0}]
 
@@ -268,3 +270,7 @@ def test_a_second_try_of_a_plain_job_leaves_urgent_places_to_urgent_jobs_f150() 
     turn(core, claim(2, rank=b"0n"), now=1.0)
     come_up(core)
     assert sent(core) == [b"item 2\n"]
+
+
+def test_what_is_sent_ahead_begins_after_what_was_sent_before() -> None:
+    Sim(3319).run(STEPS_OF_A_SEED)
