@@ -86,18 +86,24 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
 
 def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
     """Put back the item of an agent that the machine could not start, and start no more agents there for a while."""
-    job, host = slot.job, slot.host
+    host = slot.host
+    _put_back_unsent(state, slot, now)
+    slot.blame(False)
+    _process_ended(state, slot, now, s.NOT_CREATED)
+    if host.run_short(reason, now):
+        state.log_message("warning", f"host {host.name}: no more agents are started for {host.pause:g} s: {reason}")
+    state.deadlines.bring_forward(SHORTAGE, host.tried_again_at)
+
+
+def _put_back_unsent(state: State, slot: Slot, now: float) -> None:
+    """Put back the item of a process that has not got it, as if it had not been assigned."""
+    job = slot.job
     if job is not None and job.verdict is None:
         agent_replies.put_back_unsent(state, slot)
         if state.draining and job.query is None:
             completion.give_back(state, job, "released for restart", now)
     elif job is not None:
         completion.take_item_from(state, slot, job, now)
-    slot.blame(False)
-    _process_ended(state, slot, now, s.NOT_CREATED)
-    if host.run_short(reason, now):
-        state.log_message("warning", f"host {host.name}: no more agents are started for {host.pause:g} s: {reason}")
-    state.deadlines.bring_forward(SHORTAGE, host.tried_again_at)
 
 
 def gone(state: State, event: e.Gone, now: float) -> None:
@@ -127,6 +133,10 @@ def gone(state: State, event: e.Gone, now: float) -> None:
         agent_replies.agent_stderr(state, slot, b"\n", now)
     if (capture := state.end_capture(slot)) is not None:  # who follows it is notified of the end of the job
         _store(state, slot, capture.end(), is_over=slot.job is not None and slot.job.query is None)
+    if slot.is_unsent and slot.job is not None:  # it was assigned an item in this turn, and died without it
+        state.withdraw_line(slot)
+        _put_back_unsent(state, slot, now)
+        slot.set_about_job(None)
     if slot.job is not None:
         slot.job.exited(event.code, event.signal)
     if slot.state == s.ST_RUNNING and slot.pool.is_exec and slot.job is not None:

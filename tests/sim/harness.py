@@ -369,7 +369,7 @@ class Daemon:
     def _tried_again(self, slot: Slot, tell: Callable[[], Any]) -> Any:
         """Tell the core something of a slot: an item that is not lost to a new program has a try that is none."""
         before, job, item = (slot.serial, slot.item), slot.job, slot.item
-        is_new = slot.pool.canary is not None and slot.record is slot.pool.canary.new
+        is_new = slot.pool.canary is not None and slot.record is slot.pool.canary.new and not slot.is_unsent
         answer = tell()
         is_held_back = slot.pool.canary is not None and slot.pool.canary.state is ProgramState.HELD_BACK
         if not (is_new and is_held_back) or item is None or before == (slot.serial, slot.item):
@@ -447,6 +447,8 @@ class Daemon:
 
     def _lose_item(self, number: int) -> None:
         slot = self.core.state.slots.all[number]
+        if slot.is_unsent:
+            return  # it is no try
         if slot.job is not None and slot.item is not None and (lost := read_item(slot.item.line)) is not None:
             self.sim.disrupt(slot.job.pk)
             self.sim.losses[slot.job.pk, slot.job.attempt, lost[1]] += 1

@@ -272,5 +272,36 @@ def test_a_second_try_of_a_plain_job_leaves_urgent_places_to_urgent_jobs_f150() 
     assert sent(core) == [b"item 2\n"]
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_an_agent_that_died_before_its_line_was_sent_costs_a_job_nothing(is_lost: bool) -> None:  # seed 2527
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take_effects()
+    core.agent_output(slot.number, b"OK\n", 1.0)
+    turn(core, claim(2), now=1.0)
+    core.handle(e.Gone(slot.number, signal="SIGSEGV", lost=is_lost), 1.0)
+    assert not saved(settle(core, 1.0))
+    come_up(core)
+    assert sent(core) == [b"item 2\n"]
+
+
+def test_an_agent_that_died_before_its_line_was_sent_costs_an_item_no_try() -> None:  # seed 2527
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take_effects()
+    core.agent_output(slot.number, b"OK\n", 1.0)
+    turn(core, claim(2, msq=True), now=1.0)
+    core.handle(e.Opened(2, (b"a",), 1), 1.0)
+    core.handle(e.Fetched(2, [(b"x",)], False), 1.0)
+    core.handle(e.Gone(slot.number, signal="SIGSEGV"), 1.0)
+    assert not core.state.pools["sha"].second_tries
+    come_up(core)
+    assert sent(core) == [b'a="x"\n']
+
+
 def test_what_is_sent_ahead_begins_after_what_was_sent_before() -> None:
     Sim(3319).run(STEPS_OF_A_SEED)
+
+
+def test_what_was_not_sent_was_not_tried() -> None:
+    Sim(2527).run(STEPS_OF_A_SEED)

@@ -381,6 +381,8 @@ class Sim:
 
     def not_tried(self, slot: Slot) -> None:
         """An agent dies with lines that it had not come to, as far as anybody knows."""
+        if slot.is_unsent:
+            return  # these were never given
         for job, item, _ in slot.prefetched or ():
             if job.query is None:
                 invariants.never_started(self, job)

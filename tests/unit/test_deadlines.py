@@ -161,6 +161,7 @@ def test_an_agent_without_a_first_ok_within_a_minute_is_killed() -> None:
 def test_a_failed_job_says_why_f161(event: e.Gone, text: str) -> None:
     core = make_core()
     ready(core, claim(1))
+    core.take_effects()
     core.handle(event, 1.0)
     (row,) = saved(settle(core, 1.0))
     assert (row.state, row.bits, row.text) == ("failed", 2, text)

@@ -59,6 +59,7 @@ def test_work_bound_to_a_host_that_went_down_waits_in_the_queue_c56() -> None:
 
 
 def lost(core: Core, slot: int, now: float = 1.0) -> None:
+    core.take_effects()
     core.handle(e.Gone(slot, lost=True, why="cut"), now)
 
 

@@ -108,6 +108,7 @@ def test_the_exit_of_an_exec_agent_belongs_to_its_item_and_does_not_count(event:
 def test_an_item_whose_agent_died_counts_as_an_item_of_its_slot() -> None:
     core = make_core()
     slot = ready(core, claim(1))
+    core.take_effects()
     core.handle(e.Gone(slot.number, code=3), 1.0)
     assert slot.total == 1
 
