@@ -86,8 +86,8 @@ def walk(site: Site, path: Sequence[Step], **options: Any) -> None:
 def suffer(site: Site, path: Sequence[Step], **options: Any) -> None:
     """Let one daemon live through errors at each of the points."""
     site.has_detached = True
+    site.submit(plain=60)  # before it: a daemon without jobs would pass points that are meant for claims
     daemon = site.serving(points=",".join(step.armed for step in path), **options)
-    site.submit(plain=60)
     for step in path:
         _come_to(site, daemon, step)
 
