@@ -105,6 +105,18 @@ def test_dependencies_are_drawn_as_a_picture_of_links(operator: TestClient, rows
     assert "<svg" not in operator.get(f"/jobs/{insert(rows)}").text
 
 
+def test_page_of_a_detached_job_lists_what_hosts_keep_of_it_c41(operator: TestClient, rows: psycopg.Connection) -> None:
+    job = insert(rows)
+    assert "Kept on hosts" not in operator.get(f"/jobs/{job}").text
+    rows.execute("insert into drover.detached values (%s, 7, 'default', %s, '/far')", (job, HOSTILE))
+    page = operator.get(f"/jobs/{job}").text
+    table = page.partition("<h2>Kept on hosts</h2>")[2].partition("</table>")[0]
+    row = [text_of(cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", table)]
+    assert (row[0], row[1], row[4], row[5]) == ("7", SHOWN, "no", "its entry is to be removed")
+    assert row[6].startswith("/far/")
+    rows.execute("delete from drover.detached where det_jq_fk = %s", (job,))
+
+
 def test_hostile_texts_are_shown_and_not_obeyed(operator: TestClient, rows: psycopg.Connection) -> None:
     kind = f"evil<b>{uuid4().hex[:6]}"
     rows.execute("insert into drover.agent (agent_group, agent_type) values ('default', %s)", (kind + HOSTILE,))
