@@ -37,7 +37,18 @@ BATCH = 1000
 FILL = f"insert into drover.jobqueue (jq_type, jq_args) select 'a', i::text from generate_series(1, {JOBS}) i"
 CLAIM = f"update drover.jobqueue set jq_state = 'claimed', jq_owner = '{OWNER}', jq_starttime = now()"
 END = "update drover.jobqueue set jq_state = 'done', jq_owner = null, jq_endtime = now(), jq_end_bits = 1"
-KEEP = "alter table drover.claimable set (vacuum_truncate = off)"  # pages stay, without rows, whoever vacuums
+# Pages stay, without rows; and nobody analyses meanwhile: entries that are dead stay in an index while any snapshot is
+# older than their end.
+KEEP = """
+do $$
+declare
+  name regclass;
+begin
+  for name in select oid from pg_class where relnamespace = 'drover'::regnamespace and relkind = 'r' loop
+    execute format('alter table %s set (autovacuum_enabled = off, vacuum_truncate = off)', name);
+  end loop;
+end $$
+"""
 SWEEP = "vacuum (truncate false, analyze) drover.jobqueue, drover.claimable, drover.in_hand"
 STATISTICS = "select relpages >= %s, reltuples from pg_class where oid = 'drover.claimable'::regclass"
 CANCEL = """
