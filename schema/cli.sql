@@ -131,7 +131,7 @@ select current_setting('transaction_read_only')::boolean, pg_is_in_recovery()
 select jq_name, jq_pk from drover.jobqueue where jq_name = any (:names)
 
 -- fragment: chosen
--- Keep the jobs that filters choose; see scheduler/cli/job_filters.py.
+-- Keep the jobs that filters choose; see scheduler/cli/jobs.py.
 (:types::text[] is null or jq_type = any (:types)) and (:queues::text[] is null or jq_queue = any (:queues))
    and (:submitters::text[] is null or jq_submitter = any (:submitters))
    and (:groups::bigint[] is null or jq_job_fk = any (:groups))

@@ -1,29 +1,44 @@
-"""`drover release`, `hold`, `flush`, `queue`, `host`, `agent`, `command` and others that become command rows.
+"""Commands that become command rows: `drover release`, `hold`, `queue`, `host`, `agent`, `pause`, `command` and others.
 
 Which verbs there are and what follows them is in scheduler.model.verbs, what they do is the scheduler's. Rows go in
 through drover.command, so that a role that is no operator may command its own jobs. Queues, hosts and agent types are
-changed by command rows too: the scheduler obeys at once, and answers what was wrong with them. `drover init` sends no
-row: it migrates the schema itself.
+changed by command rows too: the scheduler obeys at once, and answers what was wrong with them.
+
+Jobs that are named, and `flush DAYS` alone, become commands at once. Jobs that filters choose are counted first; on a
+terminal the count must be confirmed, elsewhere --yes be given. Commands go out in parts, so that Ctrl-C leaves the rest
+undone.
 """
 
+import sys
 from argparse import ArgumentTypeError, Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from math import inf
+from time import monotonic, sleep
 from typing import Any, Final, NamedTuple
 
-from scheduler.cli.arguments import job_number_or_name
-from scheduler.cli.jobs import job_ends
-from scheduler.cli.options import verb_arguments
+from scheduler.cli.arguments import filters_are_given, job_number_or_name, verb_arguments
+from scheduler.cli.jobs import COMMAND_TYPE, brief, chosen, in_words
 from scheduler.cli.output import Table, as_json, failed, print_records, print_table, printable, warn
-from scheduler.cli.progress import Progress
-from scheduler.cli.session import MASKED, NOTHING, Session, connect, running_database, translated_errors
-from scheduler.database import migrate
+from scheduler.cli.session import MASKED, NOTHING, Session, connect
+from scheduler.cli.wait import Progress, job_ends
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
+from scheduler.model.states import CANCELLED, DONE, FAILED, IGNORED, JOB_STATES, SKIPPED
 from scheduler.model.verbs import SEE_RESULT, VERBS, CommandError, parse
 
 VERB_OF: Final = {verb.cli: verb for verb in VERBS.values() if verb.cli}  # by what follows `drover`
 COUNTED: Final = {"slots", "agents"}  # columns of lists that are counted from drover.scheduler_status
 COUNTED_FROM: Final = {"queue": "jobqueue", "host": "scheduler_status", "agent": "scheduler_status"}
+POLL_S: Final = 1.0  # nothing announces that nothing is in hand any more
+ENDED: Final = (DONE, FAILED, CANCELLED, IGNORED, SKIPPED)
+LIVE: Final = tuple(state for state in JOB_STATES if state not in ENDED)
+PART: Final = 200  # commands that are sent at once: some seconds
+PIECE: Final = 1000  # jobs that one statement removes
+WANTED: Final = {"retry": "have failed", "cancel": "are left that have not ended", "flush": "have ended so long ago"}
+SHOWN: Final = 20  # jobs that --dry-run lists
+REFUSALS: Final = 5  # that are printed; of the rest, how many
 
 
 class Answer(NamedTuple):
@@ -155,17 +170,175 @@ def _list(session: Session, what: str) -> Table:
     return Table(table.title, table.columns, [tuple(row.values()) for row in rows])
 
 
-def init(options: Namespace, config: Config) -> int:
-    """Apply migrations that are missing and print which; running it again does nothing."""
-    with running_database(config) as conninfo, translated_errors():
-        applied = [f"applied {name}" for name in migrate.apply(conninfo)]
-        print(*applied or ["nothing to do"], sep="\n")
-        if options.roles:
-            migrate.apply_roles(conninfo)
-            print("applied roles")
-        elif applied not in ([], ["applied commands"]) and migrate.has_roles(conninfo):
-            print("the roles have no rights yet on the new tables and functions; run drover init --roles")
-        for name in migrate.compat_to_apply(conninfo, options.compat, all_there=options.roles):
-            migrate.apply_compat(conninfo, name)
-            print(f"applied compat/{name}.sql")
+# ---- pause and drain, which may wait until nothing is in hand
+
+
+def pause(options: Namespace, config: Config) -> int:
+    """Pause queues, all if none is named; with --wait until none of their jobs is in hand."""
+    with connect(config) as session:
+        words = " ".join(["pause", *options.queues])
+        queues = options.queues or None
+        return _send_and_wait(session, options, words, lambda: session.value("jobs_in_hand", queues=queues))
+
+
+def drain(options: Namespace, config: Config) -> int:
+    """Let all schedulers finish what they have in hand, and end; with --wait until they have."""
+    with connect(config) as session:
+        if not session.value("is_any_scheduler_active"):
+            print(as_json({"drained": True}) if options.json else "no scheduler is active: there is nothing to drain")
+            return 0
+        return _send_and_wait(session, options, "shutdown", lambda: _left(session))
+
+
+def _left(session: Session) -> int:
+    """Return how many jobs are in hand; 1 if none is, but a scheduler still ends."""
+    in_hand: int = session.value("jobs_in_hand", queues=None)
+    return in_hand or int(session.value("is_any_scheduler_active"))
+
+
+def _send_and_wait(session: Session, options: Namespace, words: str, left: Callable[[], int]) -> int:
+    limit_s = inf if options.wait is None else options.wait
+    ends_at = monotonic() + limit_s
+    status = send_and_print(session, [words], limit_s, json=options.json)
+    if status or options.wait is None:
+        return status
+    still = _wait_until_none(left, ends_at)
+    if still:
+        return failed(f"after {limit_s:g} s, {still:,} jobs are still in hand; drover ls -S running lists them")
+    print(as_json({"in_hand": 0}) if options.json else "nothing is in hand any more")
+    return 0
+
+
+def _wait_until_none(left: Callable[[], int], ends_at: float) -> int:
+    """Wait until nothing is left, or until then; return what is left."""
+    most = still = left()
+    progress = Progress(most, "jobs")
+    while still and monotonic() < ends_at:
+        progress.show(most - still)
+        sleep(min(POLL_S, max(ends_at - monotonic(), 0.0)))
+        still = left()
+        most = max(most, still)
+    progress.clear()
+    return still
+
+
+# ---- jobs that filters choose
+
+
+class Job(NamedTuple):
+    """A job that was chosen."""
+
+    number: int
+    state: str
+
+
+def send_to_chosen(options: Namespace, config: Config) -> int:
+    """Do it to the jobs that are named, or to those that are chosen; 1 if one is refused."""
+    if not filters_are_given(options) and not options.dry_run:
+        return send_commands(options, config)
+    with connect(config) as session:
+        jobs = _choose(session, options)
+        if not jobs:
+            print(printable(f"nothing to {options.command}: no jobs {in_words(options)} {WANTED[options.command]}"))
+            return 0
+        if options.dry_run:
+            return _print_chosen(session, options, jobs)
+        if not _is_meant(options, jobs):
+            return failed("nothing was done")
+        return (_flush if options.command == "flush" else _send)(session, options, jobs)
+
+
+def _states(options: Namespace) -> tuple[str, ...]:
+    if options.command == "flush":
+        return ENDED if options.failed else tuple(state for state in ENDED if state != FAILED)
+    return {"retry": (FAILED,), "cancel": LIVE}[options.command]
+
+
+def _choose(session: Session, options: Namespace) -> list[Job]:
+    """Return the jobs, the oldest first."""
+    days = getattr(options, "days", None)
+    before = None if days is None else session.value("now") - timedelta(days=days)
+    jobs = session.rows(
+        "choose_jobs", states=list(_states(options)), before=before,
+        with_commands=COMMAND_TYPE in (options.types or ()), jobs=_named(session, options), **chosen(session, options),
+    )  # fmt: skip
+    return [Job(*row) for row in jobs]
+
+
+def _named(session: Session, options: Namespace) -> list[int] | None:
+    named = getattr(options, "jobs", None)
+    return session.job_numbers(named) if named else None
+
+
+def _print_chosen(session: Session, options: Namespace, jobs: Sequence[Job]) -> int:
+    """Print what would be done, and to which jobs."""
+    if options.json:
+        print_records(job._asdict() for job in jobs)
+        return 0
+    print(f"would {options.command} {_count(jobs)}")
+    print_table(brief(session.table("", "jobs_by_number", jobs=[job.number for job in jobs[:SHOWN]])))
+    if len(jobs) > SHOWN:
+        warn(f"the first {SHOWN} are listed; --json lists all")
+    return 0
+
+
+def _count(jobs: Sequence[Job]) -> str:
+    counts = Counter(job.state for job in jobs)
+    states = ", ".join(f"{counts[state]:,} {state}" for state in JOB_STATES if counts[state])
+    return f"{len(jobs):,} {'job' if len(jobs) == 1 else 'jobs'}: {states}"
+
+
+def _is_meant(options: Namespace, jobs: Sequence[Job]) -> bool:
+    """Ask, on a terminal; return True if --yes says so. Errors: ConfigError if there is no terminal to ask on."""
+    if options.yes:
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigError(f"drover {options.command}: this is about {_count(jobs)}; give --yes, or look with --dry-run")
+    print(f"{options.command} {_count(jobs)}", end="? [y/N] ", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _send(session: Session, options: Namespace, jobs: Sequence[Job]) -> int:
+    """Send a command for each job, in parts; print how many were done, and why others were not."""
+    rest = f" {options.reason}" if getattr(options, "reason", "") else ""
+    verb = VERB_OF[options.command].name
+    progress = Progress(len(jobs), "jobs")
+    answers: list[Answer] = []
+    for first in range(0, len(jobs), PART):
+        progress.done = first
+        commands = [f"{verb} {job.number}{rest}" for job in jobs[first : first + PART]]
+        part = send(session, commands, options.wait, each=progress.show)
+        answers += part
+        if len(part) < len(commands):
+            break
+    progress.clear()
+    return _report(options, answers, len(jobs))
+
+
+def _report(options: Namespace, answers: Sequence[Answer], asked: int) -> int:
+    refused = [answer for answer in answers if not answer.ok]
+    if options.json:
+        print(*(as_json(answer._asdict()) for answer in answers), sep="\n")
+    else:
+        print(f"{options.command}: {len(answers) - len(refused):,} of {asked:,} jobs")
+    for answer in refused[:REFUSALS]:
+        warn(answer.text)
+    if len(refused) > REFUSALS:
+        warn(f"and {len(refused) - REFUSALS:,} more were refused; --json has them all")
+    if len(answers) < asked:
+        return failed(f"{asked - len(answers):,} have no answer yet, or were not asked for")
+    return int(bool(refused))
+
+
+def _flush(session: Session, options: Namespace, jobs: Sequence[Job]) -> int:
+    """Remove the jobs, in pieces; those that others wait for stay."""
+    progress, removed = Progress(len(jobs), "jobs"), 0
+    for first in range(0, len(jobs), PIECE):
+        numbers = [job.number for job in jobs[first : first + PIECE]]
+        removed += session.value("flush_jobs", jobs=numbers)
+        progress.show(first + len(numbers))
+    progress.clear()
+    result: dict[str, Any] = {"removed": removed, "kept": len(jobs) - removed}
+    kept = f"; {result['kept']:,} stay, since others wait for them" if result["kept"] else ""
+    print(as_json(result) if options.json else printable(f"flush: removed {removed:,} of {len(jobs):,} jobs{kept}"))
     return 0

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Final
 
 from scheduler.cli.agent_kit import check_program, is_program, unknown_type
-from scheduler.cli.findings import FAIL, OK, WARN, Finding, print_findings
+from scheduler.cli.output import FAIL, OK, WARN, Finding, print_findings
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.processes import Processes
 from scheduler.errors import ConfigError

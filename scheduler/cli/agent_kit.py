@@ -15,11 +15,18 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from scheduler.cli.agent_process import AgentProcess, config_of, is_bundled, process_spec, status_in_words, type_name
-from scheduler.cli.agent_talk import Talk, talk
+from scheduler.cli.agent_process import (
+    AgentProcess,
+    Talk,
+    config_of,
+    is_bundled,
+    process_spec,
+    status_in_words,
+    talk,
+    type_name,
+)
 from scheduler.cli.config_files import locate, shipped
-from scheduler.cli.findings import FAIL, OK, WARN, Finding, print_findings
-from scheduler.cli.output import printable, warn
+from scheduler.cli.output import FAIL, OK, WARN, Finding, print_findings, printable, warn
 from scheduler.cli.referee import Limits, Referee
 from scheduler.errors import AgentError, ConfigError
 from scheduler.model import protocol

@@ -1,20 +1,21 @@
-"""Types of values on the command line, and how an argument is declared; what each command takes is in options.py.
+"""How an argument of a command is declared: types of values, and the words of verbs; which there are is in options.py.
 
 Imports nothing slow, so that a usage message comes at once.
 """
 
 import re
-from argparse import ArgumentTypeError
-from collections.abc import Callable
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator
 from math import inf, isnan
 from operator import methodcaller
 from typing import Any, Final
 
 from scheduler.model.verbs import LARGEST_PK
 
+FILTERS: Final = ("types", "queues", "submitters", "groups", "since")  # attributes of options that choose jobs
 JOB_NAME: Final = re.compile(r"[^.\s]+\.[^.\s]+")  # type.nonce
-
 Declaration = Callable[[Any], object]  # gets the parser
+
 
 # Types of values: each reads a word. Errors: ArgumentTypeError, with what was wanted instead.
 
@@ -69,3 +70,35 @@ def argument(form: str, help: str, **settings: Any) -> Declaration:
 
 def job(attribute: str, nargs: str | None = None) -> Declaration:
     return argument(f"{attribute} JOB", "number or name of a job", nargs=nargs, type=job_number_or_name)
+
+
+# Words of verbs of the registry.
+
+# For words in the usage of a verb: the attribute of the parsed options, and the argument that sets it.
+CONDITIONS: Final = "a job, or a condition that jobs are blocked on"
+SIGNALS: Final = "jobs, then the name or number of a signal; or JOB=SIGNAL for each"
+ARGUMENTS: Final[dict[str, tuple[str, Declaration]]] = {
+    "JOB": ("jobs", job("jobs", "+")),  # as many command rows
+    "JOB|NAME": ("jobs", job("jobs", "+")),
+    "JOB SIGNAL [MORE...]": ("signals", argument("signals WORD", SIGNALS, nargs="+")),
+    "JOB|CONDITION": ("conditions", argument("conditions JOB|CONDITION", CONDITIONS, nargs="+")),
+    "[TEXT...]": ("reason", argument("--reason TEXT", "the text in its row; default: cancelled", default="")),
+    "[QUEUE...]": ("queues", argument("queues QUEUE", "these queues; default: all", nargs="*")),
+    "DAYS": ("days", argument("days DAYS", "remove jobs that ended more than so many days ago", type=COUNT)),
+    "LETTERS": ("letters", argument("letters LETTERS", "letters and digits, a before z; n is the usual one")),
+    "[failed]": ("failed", argument("--failed", "remove failed jobs too", action="store_const", const="failed")),
+}
+
+
+def verb_arguments(usage: str) -> Iterator[tuple[str, Declaration]]:
+    """Yield for each word of a verb's usage the attribute of the parsed options, and the argument that sets it."""
+    for word in [usage] if usage in ARGUMENTS else usage.split():
+        metavar = word.strip("[].")
+        name, is_optional, takes_several = metavar.lower(), word.startswith("["), "..." in word
+        nargs = ("*" if takes_several else "?") if is_optional else ("+" if takes_several else None)
+        yield ARGUMENTS.get(word) or (name, argument(f"{name} {metavar}", "", nargs=nargs))
+
+
+def filters_are_given(options: Namespace) -> bool:
+    """Return whether options choose jobs."""
+    return any(getattr(options, name) for name in FILTERS)

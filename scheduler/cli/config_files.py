@@ -7,19 +7,22 @@ conf.d/*.toml beside it, sorted by name. What the texts mean is in scheduler.mod
 import importlib.util
 import os
 import stat
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from scheduler.cli.output import Table, failed, print_records, print_table
 from scheduler.errors import ConfigError
 from scheduler.model.config import AgentType, Config, Database, Mistake
-from scheduler.model.config_text import holds_secret, parse
+from scheduler.model.config import Path as Key
+from scheduler.model.config_text import dotted, holds_secret, key_lines, masked, parse
 from scheduler.package_data import agents_dir, etc_dir
 
 SYSTEM: Final = Path("/etc/drover/drover.toml")
@@ -35,8 +38,9 @@ WITH_VALUE: Final = "--heartbeat"  # the one option of that agent; the value may
 # A shell reads the prelude, then executes the program, or calls the function of that name that the prelude defines.
 # This text has no braces: in a command the words in braces, such as {args}, are replaced.
 BEHIND_PRELUDE: Final = 'test -r "$0" && . "$0" || exit; case $(command -v -- "$1") in */*) exec "$@" ;; esac; "$@"'
-
 Check = Callable[[Config], Iterable[Mistake]]
+DEFAULT: Final = "default"
+OVERRIDDEN: Final = ("url", "people_url", "password_file")  # keys of [database], by DROVER_DATABASE_URL
 
 
 def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM, checks: Sequence[Check] = ()) -> Config:
@@ -162,10 +166,6 @@ def _others_may_read(status: os.stat_result) -> bool:
     return bool(status.st_mode & (stat.S_IROTH if status.st_uid == ROOT else stat.S_IROTH | stat.S_IRGRP))
 
 
-# Passwords in files of their own: a plain name is a file of $CREDENTIALS_DIRECTORY, where systemd puts what
-# LoadCredential= names; anything else is a whole path. No message shows a password.
-
-
 def with_password(config: Config, environ: Mapping[str, str]) -> Config:
     """Return the configuration with database.password_file read into database.url. Errors: ConfigError."""
     return attrs.evolve(config, database=_with_password(config.database, "url", "", environ))
@@ -244,9 +244,6 @@ def _password(where: str, name: str, environ: Mapping[str, str]) -> str:
         raise ConfigError(f"{where}: {path} is not UTF-8") from None
 
 
-# Templates of the shell agent, checked by its own module (agents/shell/quoting.py), loaded from where the agents are.
-
-
 def template_mistakes(config: Config) -> Iterator[Mistake]:
     """Yield every type whose template could run, split or expand what is in an item: the path to blame, a message."""
     for name, agent in config.agents.items():
@@ -282,3 +279,77 @@ def _quoting() -> ModuleType | None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+# ---- drover config
+
+
+class Setting(NamedTuple):
+    """A setting as people are shown it."""
+
+    setting: str
+    value: str
+    origin: str
+
+
+def show_settings(options: Namespace, config: Config) -> int:
+    """Print all settings, or those below the names that were given; 1 if there is none of a name."""
+    texts = read(locate(options.config, os.environ))
+    as_written = attrs.evolve(parse(texts), database=config.database)  # what was loaded has preludes in its commands
+    origins = _file_origins(texts) | _database_origins(options)
+    settings = [_main_file(options), *_settings(as_written, (), origins)]
+    names = options.settings
+    if unknown := [name for name in names if not any(_is_below(each, name) for each in settings)]:
+        return failed(f"no setting {', '.join(unknown)}; drover config lists all")
+    chosen = [each for each in settings if not names or any(_is_below(each, name) for name in names)]
+    rows = [each for each in chosen if not options.given or each.origin != DEFAULT]
+    if options.json:
+        print_records(each._asdict() for each in rows)
+    else:
+        print_table(Table("", tuple(heading.upper() for heading in Setting._fields), rows))
+    return 0
+
+
+def _is_below(each: Setting, name: str) -> bool:
+    return each.setting == name or each.setting.startswith(f"{name}.")
+
+
+def _main_file(options: Namespace) -> Setting:
+    """Return which file is read, and who says so."""
+    path = locate(options.config, os.environ)
+    if options.config:
+        origin = "-c"
+    elif os.environ.get("DROVER_CONFIG"):
+        origin = "DROVER_CONFIG"
+    else:
+        places = {SYSTEM: "the machine's", shipped(): "comes with the program"}
+        origin = places.get(path, f"~/{USER}")
+    return Setting("file", str(path), origin)
+
+
+def _file_origins(texts: Iterable[tuple[str, str]]) -> dict[Key, str]:
+    """Return the file and line of each key that is given; a later file wins."""
+    origins: dict[Key, str] = {}
+    for name, text in texts:
+        origins |= {key: f"{name}:{line}" for key, line in key_lines(text).items()}
+    return origins
+
+
+def _database_origins(options: Namespace) -> dict[Key, str]:
+    """Return who else says which database is meant: -d, or the environment."""
+    if options.database is not None:
+        return {("database", key): "-d" for key in OVERRIDDEN}
+    is_given = os.environ.get("DROVER_DATABASE_URL")
+    return {("database", key): "DROVER_DATABASE_URL" for key in OVERRIDDEN} if is_given else {}
+
+
+def _settings(value: Any, key: Key, origins: Mapping[Key, str]) -> Iterator[Setting]:
+    """Yield the settings of a table in the order of its keys, or the one that a value is."""
+    if attrs.has(type(value)):
+        for field in attrs.fields(type(value)):
+            yield from _settings(getattr(value, field.name), (*key, field.name), origins)
+    elif isinstance(value, dict) and value:
+        for name, entry in value.items():
+            yield from _settings(entry, (*key, name), origins)
+    else:
+        yield Setting(dotted(key), masked(key, value), origins.get(key, DEFAULT))

@@ -1,4 +1,4 @@
-"""What this machine lets a daemon do: which files it may use, and whether limits leave room for all of its agents.
+"""What this machine lets a daemon do: its programs, files and limits, and whether it reaches the other hosts.
 
 Pure functions of numbers decide; the others ask the machine. Changes nothing, no file is created to try it.
 """
@@ -11,10 +11,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from scheduler.cli.findings import FAIL, OK, WARN, Finding
+from scheduler.cli.output import FAIL, OK, WARN, Finding
 from scheduler.database.embedded import default_directory
-from scheduler.drivers.process_spec import Surroundings, find_program, search_path
+from scheduler.drivers.loop import Loop
+from scheduler.drivers.process_spec import Surroundings, find_program, interpreter_mistake, search_path, user_mistakes
+from scheduler.drivers.ssh_host import SshHost, ssh_hosts
 from scheduler.model.config import AgentType, Config
+from scheduler.model.events import Event, HostDown, HostUp
 from scheduler.package_data import agent_folders
 
 FILES_OF_AGENT: Final = 4  # three pipes and a pidfd
@@ -22,6 +25,80 @@ FILES_OF_DAEMON: Final = 64
 WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
 OPEN_TO_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 GIB: Final = 2**30
+REACH_LIMIT_S: Final = 20.0  # for a host to be reached
+
+
+# ---- what drover check looks at
+
+
+def findings_of_configuration(config: Config) -> Iterator[Finding]:
+    """Yield the findings about programs, queues and hosts that are configured."""
+    yield from chain(_programs(config), _queues(config), _hosts(config))
+
+
+def _programs(config: Config) -> Iterator[Finding]:
+    """Yield whether programs can be started here; not those of other hosts."""
+    for path, mistake in user_mistakes(config):
+        yield WARN, f"{'.'.join(map(str, path))}: {mistake}; run by this user, drover run would refuse it"
+    for name in config.agents:
+        yield program_finding(config, name)
+
+
+def program_finding(config: Config, name: str) -> Finding:
+    """Return whether the program of an agent type can be started here; a disabled type may lack its own."""
+    around, agent = Surroundings(os.environ, agent_folders()), config.agents[name]
+    who, word, severity = f"agent {name}: ", agent.command[0], FAIL if agent.enabled else WARN
+    if all(config.hosts[host].transport != "local" for host in config.hosts_of(name)):
+        return OK, f"{who}runs on other hosts only, where drover agent-check looks for {word}"
+    if agent.prelude:  # what it may define no program
+        is_there = os.path.isfile(agent.prelude) and os.access(agent.prelude, os.R_OK)
+        problem = f"{agent.prelude} is not there or cannot be read; write it, or correct its prelude"
+        return (OK, f"{who}{agent.prelude}") if is_there else (severity, f"{who}{problem}")
+    try:
+        program = find_program(word, search_path(agent, around), agent.cwd or None)
+    except PermissionError as error:
+        return severity, f"{who}{error.filename2} is not executable; chmod +x {error.filename2}"
+    except OSError:
+        place = "there" if "/" in word else "in agents/ or on PATH"
+        return severity, f"{who}no program {word} is {place}; install it or correct its command"
+    problem = interpreter_mistake(program, search_path(agent, around))
+    return (severity, f"{who}{program}: {problem}") if problem else (OK, who + program)
+
+
+def _queues(config: Config) -> Iterator[Finding]:
+    """Yield the queues whose limit is beyond what all agents could work at once."""
+    for name, queue in config.queues.items():
+        agents = 0
+        for host, limits in config.hosts.items():
+            if limits.enabled and name in (limits.queues or [name]):
+                slots = sum(a.slots for kind, a in config.agents.items() if a.enabled and host in config.hosts_of(kind))
+                agents += slots if limits.max < 0 else min(slots, limits.max)
+        if queue.concurrency is not None and queue.concurrency > agents:
+            yield WARN, f"queue {name}: concurrency is {queue.concurrency}, but only {agents} agents can work for it"
+
+
+def _hosts(config: Config) -> Iterator[Finding]:
+    """Connect to all hosts that have to be connected to, at once."""
+    loop, hosts = Loop(), ssh_hosts(config)
+    findings: dict[str, Finding] = {}
+
+    def handle(event: Event) -> None:
+        if isinstance(event, HostUp):
+            findings[event.host] = OK, f"host {event.host}: reached"
+        elif isinstance(event, HostDown):
+            findings.setdefault(event.host, (FAIL, f"host {event.host}: {event.reason}"))
+
+    reached = [SshHost(loop, name, host, handle) for name, host in hosts.items()]
+    deadline = loop.now + REACH_LIMIT_S
+    while len(findings) < len(hosts) and loop.now < deadline:
+        loop.turn(deadline)
+    for host in reached:
+        host.close()
+    for name in hosts:
+        yield findings.get(name, (FAIL, f"host {name}: no answer within {REACH_LIMIT_S:g} s"))
+
+
+# ---- what drover doctor looks at too
 
 
 def findings_of_machine(config: Config) -> Iterator[Finding]:

@@ -13,8 +13,8 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
-from scheduler.cli import old_options
-from scheduler.cli.options import COMMANDS, parse
+from scheduler.cli.options import COMMANDS
+from scheduler.cli.parser import old_configuration_hint, parse
 from scheduler.errors import ConfigError, DroverError, WorldError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _greet() -> int:
-    from scheduler.cli.hello import greet  # what it needs is not for --help
+    from scheduler.cli.status import greet  # what it needs is not for --help
 
     return greet()
 
@@ -130,7 +130,7 @@ def _configuration(options: Namespace) -> "Config":
     try:
         return load(options.config, os.environ, checks=_checks(options.command))
     except ConfigError as error:
-        hints = (ALONE.get(needs, "").format(options.command), old_options.hint(options.config))
+        hints = (ALONE.get(needs, "").format(options.command), old_configuration_hint(options.config))
         raise ConfigError("\n".join(filter(None, (str(error), *hints)))) from error
 
 

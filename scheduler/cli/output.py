@@ -1,4 +1,4 @@
-"""What commands print: tables, JSON, messages on stderr, and text made safe for a terminal.
+"""What commands print: tables, JSON, findings, messages on stderr, and text made safe for a terminal.
 
 What others wrote must neither steer a terminal nor forge a line.
 """
@@ -6,16 +6,22 @@ What others wrote must neither steer a terminal nor forge a line.
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 # Unicode categories: control, format (reorders or hides text), private use, surrogates (from \udc80 on a byte that is
 # not UTF-8, see cli/session.py), unassigned, and what separates lines. Blanks of any width are shown.
 UNSAFE: Final = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"))
 GAP = "  "
+OK: Literal["ok"] = "ok"
+WARN: Literal["WARN"] = "WARN"
+FAIL: Literal["FAIL"] = "FAIL"
+Finding = tuple[Literal["ok", "WARN", "FAIL"], str]
+FAILED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,32 @@ def failed(message: str) -> int:
 def no_such_job(job: int | str) -> int:
     """Print that the job does not exist, or was flushed; return the exit status for that."""
     return failed(f"no job {job}; drover ls --all lists all jobs")
+
+
+def shown(finding: Finding) -> str:
+    """Return a finding as a line for people."""
+    severity, text = finding
+    return f"{severity:4} {printable(' '.join(text.split()))}"
+
+
+def shown_as_json(finding: Finding) -> str:
+    """Return it as an object of JSON."""
+    severity, text = finding
+    return as_json({"finding": severity.lower(), "text": " ".join(text.split())})
+
+
+def shown_as(options: Namespace) -> Callable[[Finding], str]:
+    """Return which of these the options ask for."""
+    return shown_as_json if options.json else shown
+
+
+def print_findings(findings: Iterable[Finding], show: Callable[[Finding], str] = shown) -> int:
+    """Print each finding as it comes, as a line; return the exit status."""
+    status = 0
+    for finding in findings:
+        print(show(finding), flush=True)
+        status = FAILED if finding[0] == FAIL else status
+    return status
 
 
 def print_records(records: Iterable[Mapping[str, Any]]) -> None:
@@ -160,3 +192,13 @@ def cell(value: Any) -> str:
         case timedelta():
             return str(timedelta(seconds=int(value.total_seconds())))
     return printable(str(value))
+
+
+def span(seconds: float) -> str:
+    """Return a length of time with its two greatest units: `40 s`, `3 min 20 s`, `5 h 2 min`, `2 d 4 h`."""
+    whole = round(seconds)
+    for unit, name, below, lesser in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= unit:
+            rest = whole % unit // below
+            return f"{whole // unit} {name}" + (f" {rest} {lesser}" if rest else "")
+    return f"{whole} s"

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from scheduler.cli.agent_process import AgentProcess
-from scheduler.cli.agent_talk import KEPT, NO_ROWS, Talk, mistakes, shown, talk
-from scheduler.cli.findings import FAIL, OK, WARN, Finding
+from scheduler.cli.agent_process import KEPT, NO_ROWS, AgentProcess, Talk, mistakes, shown, talk
+from scheduler.cli.output import FAIL, OK, WARN, Finding
 from scheduler.drivers.process_spec import ProcessSpec
 from scheduler.model import protocol
 

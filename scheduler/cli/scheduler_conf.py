@@ -7,19 +7,28 @@ with # or ;.
 
 What differs here: a type has one command, one number of slots for all of its hosts, and one set of attributes, so that
 lines of one agent with other attributes are another type; no shell runs a command; ranges are compared byte by byte, as
-whole values. Opens no file.
+whole values.
 """
 
 import json
+import os
 import re
 import shlex
+import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from scheduler.cli.output import printable, warn
+from scheduler.errors import ConfigError
 from scheduler.model.config import LARGEST, agent_name_mistake
 from scheduler.model.host_filters import NAME, NAME_RULE
 
+LARGEST_FILE: Final = 16_777_216  # bytes of one file
+MODE: Final = 0o644  # a configuration that others may write to is refused
+EXISTS: Final = "{}: exists already; --force replaces it"
+NEW, REPLACED = os.O_WRONLY | os.O_CREAT | os.O_EXCL, os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 LONGEST_LINE: Final = 65_536  # bytes; the kernel takes twice that as one argument
 LONGEST_NAME: Final = 64  # of a type, as NAME has it
 FIRST_HOST: Final = "localhost"  # where a file without %Host lines has its agents
@@ -37,7 +46,6 @@ SHELL_TOKEN: Final = re.compile(
 DEFAULTS: Final = ("", "-1", "1")  # of a %Host line
 BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 ATTRIBUTE: Final = re.compile(rf"([A-Za-z_][A-Za-z0-9_]*)=({NAME.pattern})")
-
 HEADER = """\
 # Written by drover import-scheduler-conf; drover.toml(5) describes every key, and MOVING FROM THE ORIGINAL SCHEDULER in
 # drover(8) what is different. The database is Drover's own unless a table [database] names another.
@@ -57,7 +65,6 @@ SQL_HEADER = """\
 -- fit a value the oldest counts, so remove earlier ones first if they are to be replaced. In upper case and lower case.
 """
 INSERT = "insert into drover.placement (placement_from, placement_to, placement_host) values ('{}', '{}', '{}');\n"
-
 Place = tuple[int, int]  # number of the file, line
 Kind = tuple[str, tuple[str, ...]]  # the agent of a line and its attributes, as KEY=VALUE
 Argv = tuple[str, ...]
@@ -139,9 +146,6 @@ def convert(files: Sequence[tuple[str, bytes]]) -> Imported:
     toml = "".join(_toml(old.verbose, hosts, agents)) if agents else ""
     sql = "".join(_sql(old.ranges))
     return Imported(toml, sql, [f"{files[file][0]}:{line}: {text}" for (file, line), text in sorted(old.problems)])
-
-
-# ---- reading: each function gets what one line says. Errors: ValueError, why it cannot be carried over.
 
 
 def _read_line(old: Old, place: Place, line: bytes) -> None:
@@ -267,9 +271,6 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
-# ---- deciding: what several lines say together
-
-
 def _check_ranges(old: Old) -> None:
     """Leave out the ranges of hosts that no line declares."""
     unknown = [each for each in old.ranges if each.host not in old.hosts]
@@ -321,9 +322,6 @@ def _agent(old: Old, hosts: dict[str, Host], kind: Kind, lines: list[AgentLine])
             old.note(first[host].place, text)
     described = {"agent": name} | dict(each.split("=", 1) for each in attributes) if attributes else {}
     return Agent({host: line.command for host, line in first.items()}, slots, described)
-
-
-# ---- writing
 
 
 def _toml(verbose: int, hosts: dict[str, Host], agents: dict[str, Agent]) -> Iterator[str]:
@@ -416,3 +414,66 @@ def _blocks(first: str, last: str, prefix: str = "") -> Iterator[tuple[str, int,
         yield prefix, low, high - is_partial
     if is_partial:
         yield from _blocks("0" * len(tail), tail, prefix + last[0])
+
+
+# ---- drover import-scheduler-conf
+
+
+def convert_files(options: Namespace, _config: object) -> int:
+    """Write the configuration, and the placements as SQL; return 1 if a line could not be carried over.
+
+    Errors: ConfigError if a file cannot be read or written, or if no agent is left.
+    """
+    _refuse_to_replace(options)
+    found = convert([(path, _content(path)) for path in options.files])
+    for problem in found.problems:
+        print(printable(problem), file=sys.stderr)
+    if not found.toml:
+        raise ConfigError(f"{', '.join(options.files)}: no agent line can be carried over; nothing is written")
+    _write(options, found)
+    return 1 if found.problems else 0
+
+
+def _refuse_to_replace(options: Namespace) -> None:
+    """Raise ConfigError for a file that exists, before any is written."""
+    for path in (options.output, options.placements):
+        if path and not options.force and os.path.lexists(path):
+            raise ConfigError(EXISTS.format(path))
+
+
+def _content(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > LARGEST_FILE or b"\0" in content:
+        raise ConfigError(f"{path}: cannot be read: is not a text of at most {LARGEST_FILE} bytes")
+    return content
+
+
+def _write(options: Namespace, found: Imported) -> None:
+    """Write the SQL into its file, or as comments behind the configuration, and that into its file or on stdout."""
+    toml, flags = found.toml, REPLACED if options.force else NEW
+    if found.sql and options.placements:
+        _save(options.placements, found.sql, flags)
+        warn(f"{options.placements}: run it once, with psql -f, as a drover_operator")
+    elif options.placements:
+        warn(f"{options.placements}: not written: there is no range that can be carried over")
+    elif found.sql:
+        toml += "\n" + "".join(f"# {line}\n" for line in found.sql.splitlines())
+    if options.output:
+        _save(options.output, toml, flags)
+    else:
+        sys.stdout.buffer.write(toml.encode())  # TOML is UTF-8, whatever the terminal is
+
+
+def _save(path: str, text: str, flags: int) -> None:
+    try:
+        descriptor = os.open(path, flags, MODE)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(EXISTS.format(path)) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,29 +1,34 @@
-"""`drover show` and `items`: everything that is known of one job, and the items of it that failed.
+"""`drover show`, `items`, `why`, `log`, `out` and `exit`: what is known of one job, or of all that wait.
 
 A part that the role may not see is None, and a note says so; the log of a job is shown by its last lines, other parts
 by their first rows, with the command that prints all. `describe` reads, and prints nothing: others may draw the same.
 """
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from math import inf
+from signal import Signals
 from typing import Any, Final
 
-from scheduler.cli.jobs import log_line
 from scheduler.cli.output import (
     Table,
     as_json,
     cell,
     clipped,
+    failed,
     no_such_job,
     print_fields,
     print_records,
     print_table,
     printable,
+    printable_lines,
     warn,
 )
 from scheduler.cli.session import NOTHING, Session, connect
+from scheduler.cli.wait import FAILURE, job_ends, wait_for_any, wake_ups, warn_of_inactive_groups
 from scheduler.model.config import Config
 
 ATTEMPTS, KEEPERS, EDGES, ITEMS, LOG_LINES = 20, 20, 20, 10, 20  # how many of each are shown
@@ -39,6 +44,13 @@ TITLES: Final = {  # of the parts, and the command that prints all of one
     "log": ("Log", "drover log {job}"),
 }
 EMPTY: Final[tuple[object, ...]] = (None, "", False, [], {})
+KINDS: Final = 300  # of jobs that are asked about, those with the most jobs
+COLUMNS: Final = ("jobs", "types", "oldest", "example", "reason")
+SIGNALLED = 128  # what a shell adds to the number of a signal
+LOG_ROWS = 100
+LOG_POLL_S = 1.0  # nothing announces a log row; the end of a job does wake us, but not on a replica
+LOG_FIELDS = ("job", "host", "agent", "pid")
+ANY_ATTEMPT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,4 +237,142 @@ def list_items(options: Namespace, config: Config) -> int:
         print(printable(f"{which}; it is {facts[0]['state']}"))
     if len(items.rows) > len(newest.rows):
         warn(f"only the newest {limit} are listed; -n 0 lists all")
+    return 0
+
+
+# ---- why it does not run
+
+
+def show_reason(options: Namespace, config: Config) -> int:
+    """Print one line: why the job is not running, or what became of it; with --all a table of reasons."""
+    with connect(config) as session:
+        if options.all:
+            return _show_all(session, json=options.json)
+        job = session.job_number(options.job)
+        rows = session.rows("job_reason", job=job)
+    if not rows:
+        return no_such_job(job)
+    print(as_json({"job": job, "reason": rows[0][0]}) if options.json else printable(rows[0][0]))
+    return 0
+
+
+def _show_all(session: Session, *, json: bool) -> int:
+    reasons = all_reasons(session)
+    for sentence in session.restrictions("jobqueue"):
+        warn(sentence)
+    if json:
+        print_records(reasons.records())
+    elif reasons.rows:
+        picked = [reasons.columns.index(name) for name in COLUMNS]
+        print_table(replace(reasons, columns=COLUMNS, rows=[tuple(row[n] for n in picked) for row in reasons.rows]))
+    else:
+        print("no job waits or runs")
+    return 0
+
+
+def all_reasons(session: Session) -> Table:
+    """Return the reasons of all jobs that have not ended, that of the most jobs first."""
+    return session.table("", "reasons", most=KINDS)
+
+
+# ---- its log, its output, its exit status
+
+
+def show_log(options: Namespace, config: Config) -> int:
+    """Print the last rows, of one job or of all; -f goes on until the job ends."""
+    with connect(config) as session:
+        job = None if options.job is None else session.job_number(options.job)
+        limit = LOG_ROWS if options.lines is None and job is None else options.lines
+        last = _print_log(session, options, job, 0, limit)
+        if job and not last and not session.rows("job_has_ended", job=job):
+            return no_such_job(job)
+        if options.follow:
+            session.listen("drover_event")
+        has_ended = not options.follow
+        while not has_ended:
+            wait_for_any(session, LOG_POLL_S)
+            has_ended = bool(job) and session.rows("job_has_ended", job=job) in ([], [(True,)])
+            last = _print_log(session, options, job, last, None)  # only now, so that its last rows are there
+    return 0
+
+
+def log_line(row: dict[str, Any]) -> str:
+    """Return a row as one line: when, what kind, the fields that it has, the message."""
+    fields = "".join(f" {name}={row[name]}" for name in LOG_FIELDS if row[name] is not None)
+    return printable(f"{cell(row['date'])} {row['type']}{fields}: {row['message']}")
+
+
+def _print_log(session: Session, options: Namespace, job: int | None, after: int, limit: int | None) -> int:
+    """Print the rows beyond `after`, and return the number of the newest."""
+    for row in session.records("log_rows", after=after, job=job, limit=limit):
+        after = row.pop("pk")
+        print(as_json(row) if options.json else log_line(row), flush=options.follow)
+    return after
+
+
+def show_output(options: Namespace, config: Config) -> int:
+    """Print one stream of the latest attempt, or of another; -t goes on until the job ends, or that attempt."""
+    with connect(config) as session:
+        job = session.job_number(options.job)
+        rows = session.rows("job_attempt", job=job)
+        if not rows:
+            return no_such_job(job)
+        latest = rows[0][0]
+        attempt: int = options.attempt or latest
+        if attempt > latest and not options.follow:
+            return failed(f"job {job} has had only {latest} attempts")
+        stream, place = "err" if options.errors else "out", (attempt, 0)
+        if not options.follow:
+            _print_output(session, job, stream, place, attempt)
+            return 0
+        warn_of_inactive_groups(session, [job])
+        last = options.attempt or ANY_ATTEMPT
+        for _ in wake_ups(session, "drover_output", "drover_event", jobs=[job]):
+            is_over = _is_past(session, job, last)  # before printing: what was written last is there then
+            place = _print_output(session, job, stream, place, last)
+            if is_over:
+                break
+    return 0
+
+
+def _is_past(session: Session, job: int, attempt: int) -> bool:
+    """Return whether the job has ended, or is gone, or is past this attempt."""
+    for latest, has_ended, is_in_hand in session.rows("job_attempt", job=job):
+        return has_ended or latest > attempt or (latest == attempt and not is_in_hand)
+    return True
+
+
+def _print_output(session: Session, job: int, stream: str, place: tuple[int, int], last: int) -> tuple[int, int]:
+    """Print what comes after a place (attempt, part), up to an attempt; return the place of the end."""
+    after = {"attempt": place[0], "part": place[1]}
+    for attempt, part, text in session.stream("job_output", job=job, stream=stream, until_attempt=last, **after):
+        place = attempt, part
+        if sys.stdout.isatty():  # where control characters are escaped
+            sys.stdout.write(printable_lines(text))
+        else:
+            sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+    sys.stdout.flush()
+    return place
+
+
+def show_exit_status(options: Namespace, config: Config) -> int:
+    """Print the exit status, and the signal if there was one; with -q, exit with it. 1 if the job has not stopped."""
+    with connect(config) as session:
+        job = session.job_number(options.job)
+        if options.wait:
+            warn_of_inactive_groups(session, [job])
+            list(job_ends(session, [job], inf))
+        rows = session.rows("job_exit", job=job, failure=FAILURE)
+    if not rows:
+        return no_such_job(job)
+    has_ended, state, has_failed, code, signal = rows[0]
+    if not has_ended:
+        return failed(f"job {job} has not ended: it is {state}")
+    status = code or int(has_failed)
+    if signal:
+        digits = signal.removeprefix("SIG")  # of SIG40, which has no name of its own
+        status = SIGNALLED + (int(digits) if digits.isdecimal() else Signals[signal].value)
+    if options.quiet:
+        return status
+    print(status, *([signal] if signal else []))
     return 0

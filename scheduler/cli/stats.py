@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from scheduler.cli.job_filters import since
-from scheduler.cli.output import Table, as_json, cell, print_table, warn
-from scheduler.cli.progress import span
+from scheduler.cli.jobs import since
+from scheduler.cli.output import Table, as_json, cell, print_table, span, warn
 from scheduler.cli.session import NOTHING, Session, connect
 from scheduler.model.config import Config
 

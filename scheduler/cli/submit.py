@@ -21,10 +21,10 @@ import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from scheduler.cli.job_filters import instant, interval
-from scheduler.cli.jobs import print_ends, print_results
+from scheduler.cli.jobs import instant, interval
 from scheduler.cli.output import as_json, failed, warn
 from scheduler.cli.session import Session, connect
+from scheduler.cli.wait import print_ends, print_results
 from scheduler.errors import ConfigError, DroverError
 from scheduler.model.config import Config
 from scheduler.model.trace_context import PARENT, trace_id

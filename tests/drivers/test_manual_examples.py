@@ -14,7 +14,8 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from scheduler.cli.options import COMMANDS, parse
+from scheduler.cli.options import COMMANDS
+from scheduler.cli.parser import parse
 from scheduler.database import migrate
 from scheduler.model.queue_filters import parse_filter
 from tests.config_tools import good

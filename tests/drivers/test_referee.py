@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.cli.agent_process import AgentProcess, config_of, process_spec
-from scheduler.cli.findings import Finding
+from scheduler.cli.output import Finding
 from scheduler.cli.referee import Limits, Referee, hostile_items
 from scheduler.errors import ConfigError
 

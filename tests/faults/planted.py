@@ -187,7 +187,7 @@ FAULTS: Final = (
     ),
     _fault(
         "wait_for_an_unknown_name_exits_0",
-        "scheduler/cli/jobs.py",
+        "scheduler/cli/wait.py",
         "return 1 if missing else status",
         "return status",
         "integration/test_cli_submit.py::test_wait_for_an_unknown_name_fails_j57",

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.cli.jobs import REDRAW_S, redraw
 from scheduler.cli.session import Session
+from scheduler.cli.wait import REDRAW_S, redraw
 from tests.cli_tools import CONFIG, DROVER, Done, environment
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec

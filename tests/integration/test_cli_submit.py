@@ -8,8 +8,8 @@ from threading import Thread
 import psycopg
 import pytest
 
-from scheduler.cli.jobs import job_ends
 from scheduler.cli.session import Session
+from scheduler.cli.wait import job_ends
 from tests.cli_tools import ANNOUNCE, DROVER, Done, Drover, environment, finish, insert, one
 
 LONG_S = 100_000.0
@@ -260,7 +260,7 @@ def test_wait_prints_the_end_and_fails_if_the_job_did_f160(
 def test_notification_wakes_a_waiting_command(
     database: str, active: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler.cli.jobs.POLL_S", LONG_S)  # no look of its own is in time
+    monkeypatch.setattr("scheduler.cli.wait.POLL_S", LONG_S)  # no look of its own is in time
     jobs = [insert(active), insert(active)]
     finish(active, jobs[0])
     with psycopg.connect(database, autocommit=True) as connection:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.cli.login_checks import try_logins
+from scheduler.cli.database_checks import try_logins
 from scheduler.model.config import Config
 from tests.cli_tools import Done, Drover
 from tests.connection_tools import end_backends, fetch, let_in, limited, member, shut_out

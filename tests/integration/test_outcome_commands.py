@@ -110,7 +110,7 @@ def test_drover_exit_of_a_live_job_says_so_r66(
 def test_exit_w_waits_and_is_woken_by_a_notification_r65(
     daemon: Daemon, drover: Drover, monkeypatch: pytest.MonkeyPatch, meeting: Meeting
 ) -> None:
-    monkeypatch.setattr("scheduler.cli.jobs.POLL_S", 10 * PATIENCE_S)  # nothing but the wake-up is in time
+    monkeypatch.setattr("scheduler.cli.wait.POLL_S", 10 * PATIENCE_S)  # nothing but the wake-up is in time
     job = shell_job(daemon, f"{meeting.wait}; exit 7")
 
     def end() -> None:
@@ -132,7 +132,7 @@ def test_exit_w_of_a_job_that_is_tried_again_is_that_of_the_last_attempt_r65(dae
 def test_a_command_line_is_woken_by_the_answer_to_its_command_r65_j56(
     daemon: Daemon, drover: Drover, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    monkeypatch.setattr("scheduler.cli.jobs.POLL_S", 10 * PATIENCE_S)  # nothing but the wake-up is in time
+    monkeypatch.setattr("scheduler.cli.wait.POLL_S", 10 * PATIENCE_S)  # nothing but the wake-up is in time
     job = shell_job(daemon, "true", jq_mode="manual")
     done = drover(*words.format(job=job).split())
     assert done.status == ("nowhere" in words)

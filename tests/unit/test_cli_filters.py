@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler.cli.job_filters import in_words
-from scheduler.cli.options import parse
-from scheduler.cli.progress import Progress, line, span
+from scheduler.cli.jobs import in_words
+from scheduler.cli.output import span
+from scheduler.cli.parser import parse
+from scheduler.cli.wait import Progress, line
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cli.options import COMMANDS, command_parser
+from scheduler.cli.options import COMMANDS
+from scheduler.cli.parser import command_parser
 from tests.needs import need
 
 MANUAL = Path(__file__).resolve().parents[2] / "man/drover.1"
 EVERYWHERE = {"-h", "--help", "-c", "-d"}
 ANSWER = {"--json", "--wait"}  # told once, for all commands that the scheduler carries out
-CARRIED_OUT = {"admin.send_commands", "admin.list_or_change", "bulk_commands.send_commands"}
+CARRIED_OUT = {"admin.send_commands", "admin.list_or_change", "admin.send_to_chosen"}
 IN_DROVER_8 = "run"
 TOLD_HERE = [name for name in COMMANDS if name != IN_DROVER_8]
 

@@ -9,8 +9,8 @@ from math import inf
 
 import pytest
 
-from scheduler.cli.examples import EXAMPLES
-from scheduler.cli.options import COMMANDS, following, parse
+from scheduler.cli.options import COMMANDS, EXAMPLES
+from scheduler.cli.parser import following, parse
 
 
 def parsed(line: str) -> Namespace:

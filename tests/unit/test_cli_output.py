@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.cli.jobs import brief, log_line, states
-from scheduler.cli.options import parse
+from scheduler.cli.jobs import brief, states
 from scheduler.cli.output import Table, aligned, as_json, cell, clipped, printable, printable_lines
+from scheduler.cli.parser import parse
+from scheduler.cli.show import log_line
 from scheduler.cli.status import headline, jobs_by_type, standby_notes
 from scheduler.cli.submit import read_lines
 from scheduler.errors import ConfigError

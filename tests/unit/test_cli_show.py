@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.cli.options import parse
 from scheduler.cli.output import Table
+from scheduler.cli.parser import parse
 from scheduler.cli.show import fields, shortened, without_empty
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)

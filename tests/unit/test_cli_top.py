@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.cli.health import Row
-from scheduler.cli.top_screen import KEYS, LETTERS, Choice, View, draw
+from scheduler.cli.top import KEYS, LETTERS, Choice, View, draw
 from scheduler.model.states import SLOT_STATES, STATE_NAMES
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

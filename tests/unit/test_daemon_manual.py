@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from scheduler.cli.options import command_parser
+from scheduler.cli.parser import command_parser
 from scheduler.drivers.system import LEAVE, SIGNALS
 from scheduler.model.states import IGNORE, IMPOSSIBLE, SLOT_CELLS, STATE_NAMES, VIOLATION
 from tests.needs import need

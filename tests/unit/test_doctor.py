@@ -4,7 +4,7 @@ from resource import RLIM_INFINITY
 
 import pytest
 
-from scheduler.cli.doctor import clock, room
+from scheduler.cli.database_checks import clock, room
 from scheduler.cli.machine_checks import GIB, agents_at_once, memory, open_files, processes
 from scheduler.model.config import AgentType, Config, Host, Limits
 

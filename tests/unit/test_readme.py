@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cli.options import COMMANDS, parse
+from scheduler.cli.options import COMMANDS
+from scheduler.cli.parser import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

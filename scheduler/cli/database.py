@@ -1,4 +1,4 @@
-"""`drover psql`: psql on the database of the configuration, logged in as the commands log in.
+"""`drover init` and `drover psql`: the schema of the database, and psql on it, logged in as the commands log in.
 
 The login goes to psql in the environment, so that no password is on a command line. The embedded server runs for as
 long as psql does.
@@ -13,9 +13,30 @@ from shutil import which
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from scheduler.cli.session import people_database
+from scheduler.cli.session import (
+    people_database,
+    running_database,
+    translated_errors,
+)
+from scheduler.database import migrate
 from scheduler.errors import ConfigError, WorldError
 from scheduler.model.config import Config
+
+
+def init(options: Namespace, config: Config) -> int:
+    """Apply migrations that are missing and print which; running it again does nothing."""
+    with running_database(config) as conninfo, translated_errors():
+        applied = [f"applied {name}" for name in migrate.apply(conninfo)]
+        print(*applied or ["nothing to do"], sep="\n")
+        if options.roles:
+            migrate.apply_roles(conninfo)
+            print("applied roles")
+        elif applied not in ([], ["applied commands"]) and migrate.has_roles(conninfo):
+            print("the roles have no rights yet on the new tables and functions; run drover init --roles")
+        for name in migrate.compat_to_apply(conninfo, options.compat, all_there=options.roles):
+            migrate.apply_compat(conninfo, name)
+            print(f"applied compat/{name}.sql")
+    return 0
 
 
 def run_psql(options: Namespace, config: Config) -> int:

@@ -1,0 +1,40 @@
+"""`drover web` and `drover metrics`: start what needs packages of an extra of the installation, which has their name.
+
+The dashboard, scheduler.web, and the exporter, scheduler.metrics, stand above the commands and use their sessions and
+statements, so they are started by their names.
+"""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Final
+
+from scheduler.errors import ConfigError
+from scheduler.model.config import Config
+
+WEB_PACKAGES: Final = ("starlette", "uvicorn", "jinja2")
+METRICS_PACKAGES: Final = ("prometheus_client",)
+
+
+def serve_dashboard(options: Namespace, config: Config) -> int:
+    """Serve the dashboard until it is stopped."""
+    _require("web", WEB_PACKAGES)
+    status: int = import_module("scheduler.web.serve").serve(options, config)
+    return status
+
+
+def export_metrics(options: Namespace, config: Config) -> int:
+    """Answer Prometheus until it is stopped, or write its file."""
+    _require("metrics", METRICS_PACKAGES)
+    status: int = import_module("scheduler.metrics.export").export(options, config)
+    return status
+
+
+def _require(command: str, packages: Sequence[str]) -> None:
+    """Raise ConfigError, with what to install, if a command lacks packages."""
+    if missing := [package for package in packages if find_spec(package) is None]:
+        raise ConfigError(
+            f"drover {command} needs packages that are not installed: {', '.join(missing)}; "
+            f"install them with pip install 'drover-scheduler[{command}]'"
+        )

@@ -1,0 +1,207 @@
+"""`drover wait`, and the loop of all commands that wait: for the end of jobs, for output, or to redraw (`--watch`).
+
+NOTIFY wakes a waiting command. It also polls slowly, since a notification may be lost, and since a claim sends none. On
+a terminal, a long wait shows its progress in one line.
+"""
+
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Collection, Iterator
+from math import inf
+from time import monotonic
+from typing import Final, NamedTuple, NoReturn
+
+from scheduler.cli.output import (
+    as_json,
+    failed,
+    no_such_job,
+    printable,
+    span,
+    warn,
+)
+from scheduler.cli.session import Session, connect
+from scheduler.model.config import Config
+
+WAITING_NAME = "drover-wait"  # application_name of commands that wait for an end: `drover status` counts them
+POLL_S = 5.0
+REPLICA_POLL_S = 1.0  # a replica announces nothing
+REDRAW_S = 0.5  # between two drawings, at least
+CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+FAILURE = 2  # in jq_end_bits
+GONE = "gone"  # in place of a state: there is no such job, or no more
+_NUMBER = re.compile(r"\d+")
+EVERY_S: Final = 0.2  # between two drawings, at least
+SILENT_S: Final = 0.5  # shorter waits show nothing
+ERASE: Final = "\r\x1b[K"
+
+
+class End(NamedTuple):
+    """How a job ended, or why it is blocked: a row of ended_or_blocked_jobs."""
+
+    job: int
+    type: str
+    state: str
+    text: str
+    bits: int
+
+
+def wait_for_jobs(options: Namespace, config: Config) -> int:
+    """Print how each job ended; 1 if one failed, does not exist, or has not ended in time."""
+    with connect(config) as session:
+        known = session.numbers_by_name([job for job in options.jobs if isinstance(job, str)])
+        missing = [job for job in options.jobs if isinstance(job, str) and job not in known]
+        for name in missing:
+            no_such_job(name)
+        jobs = list(dict.fromkeys(known.get(job, job) for job in options.jobs if job not in missing))
+        status = print_ends(session, jobs, options.timeout, json=options.json)
+    return 1 if missing else status
+
+
+def print_ends(session: Session, jobs: Collection[int], limit_s: float, *, json: bool) -> int:
+    """Print how each job ended, in a line or as JSON with all that came of it; return the exit status."""
+    if json:
+        session.records("job_outcome", job=0)  # a role that may not see outcomes fails now, not at the end
+    warn_of_inactive_groups(session, jobs)
+    ends, progress = [], Progress(len(jobs), "jobs")
+    for end in job_ends(session, jobs, limit_s, progress.show):
+        progress.clear()
+        ends.append(end)
+        if end.state == GONE:
+            no_such_job(end.job)
+        elif json:
+            outcomes = session.records("job_outcome", job=end.job)
+            print(as_json(outcomes[0] if outcomes else None), flush=True)
+        else:
+            print(printable(f"{end.job} {end.type} {end.state} {end.text}"), flush=True)
+    progress.clear()
+    if left := len(jobs) - len(ends):
+        return failed(f"after {limit_s:g} s, {left} of {len(jobs)} jobs have not ended; see drover why")
+    return int(any(end.bits & FAILURE for end in ends))
+
+
+def print_results(session: Session, jobs: Collection[int], limit_s: float) -> int:
+    """Print the result of each job as JSON, null if it has none; how others than done ended, on stderr."""
+    warn_of_inactive_groups(session, jobs)
+    progress = Progress(len(jobs), "jobs")
+    ends = list(job_ends(session, jobs, limit_s, progress.show))
+    progress.clear()
+    for end in sorted(ends):
+        print(as_json(next(iter(session.records("job_outcome", job=end.job)), {"value": None})["value"]))
+        if end.bits & FAILURE:
+            warn(f"{end.job} {end.type} {end.state} {end.text}")
+    if left := len(jobs) - len(ends):
+        return failed(f"after {limit_s:g} s, {left} of {len(jobs)} jobs have not ended; see drover why")
+    return int(any(end.bits & FAILURE for end in ends))
+
+
+def warn_of_inactive_groups(session: Session, jobs: Collection[int]) -> None:
+    """Print at once that no scheduler will work on the jobs, rather than to wait in silence."""
+    for (group,) in session.rows("inactive_groups", jobs=list(jobs)):
+        warn(f"no scheduler is active for group {group}: the job waits until one is; start it with drover run")
+
+
+def job_ends(
+    session: Session, jobs: Collection[int], limit_s: float, tell: Callable[[int], object] = int
+) -> Iterator[End]:
+    """Yield the end of each job as it comes; stop when all have ended or after so many seconds.
+
+    `tell` is called now and then with the number of those that have ended. Of each job that is blocked it is printed
+    once, for it may stay so.
+    """
+    waiting, blocked = set(jobs), set[int]()
+    for _ in wake_ups(session, "drover_event", jobs=waiting, limit_s=limit_s):
+        found = [End(*row) for row in session.rows("ended_or_blocked_jobs", jobs=list(waiting))] if waiting else []
+        ends = [end for end in found if end.state != "blocked"]
+        yield from ends
+        waiting -= {end.job for end in ends}
+        tell(len(jobs) - len(waiting))
+        if not waiting:
+            return
+        for job, reason in [(each.job, each.text) for each in found if each.job in waiting - blocked]:
+            warn(f"job {job} is blocked: {reason}; drover why {job} says until when, drover unblock {job} ends that")
+            blocked.add(job)
+
+
+def wake_ups(session: Session, *channels: str, jobs: Collection[int], limit_s: float = inf) -> Iterator[None]:
+    """Yield at once, then whenever one of the jobs is announced, by its number, and every few seconds.
+
+    Ends after so many seconds, with a last time. `jobs` may change between two wake-ups.
+    """
+    deadline = monotonic() + limit_s
+    session.rows("name_session", name=WAITING_NAME)
+    poll_s = POLL_S if session.listen(*channels) else REPLICA_POLL_S  # first of all, so that no end is missed
+    while True:
+        yield
+        left_s = deadline - monotonic()
+        if left_s <= 0:
+            return
+        numbers = set(map(str, jobs))
+        notifies = session.connection.notifies(timeout=min(left_s, poll_s))
+        for notify in notifies:
+            if not numbers.isdisjoint(_NUMBER.findall(notify.payload)):
+                notifies.close()
+                break
+
+
+def redraw(session: Session, draw: Callable[[], object], poll_s: float = POLL_S) -> NoReturn:
+    """Draw for ever, when something is announced: over the last drawing on a terminal, below it elsewhere."""
+    session.listen("drover_event", "drover_queue", "drover_change")
+    is_terminal = sys.stdout.isatty()
+    while True:
+        sys.stdout.write(CLEAR if is_terminal else "")
+        draw()
+        sys.stdout.write("" if is_terminal else "\n")
+        sys.stdout.flush()
+        drawn_at = monotonic()
+        wait_for_any(session, poll_s)
+        # What comes while it is too early for a drawing is one reason for the next.
+        for _ in session.connection.notifies(timeout=max(drawn_at + REDRAW_S - monotonic(), 0.0)):
+            pass
+
+
+def wait_for_any(session: Session, timeout_s: float) -> None:
+    """Wait until something is announced, or for so many seconds."""
+    for _ in session.connection.notifies(timeout=timeout_s, stop_after=1):
+        pass
+
+
+# ---- how far a long wait is
+
+
+class Progress:
+    """A line that is drawn over itself, while `done` of `total` grows; it is erased at the end."""
+
+    def __init__(self, total: int, what: str, clock: Callable[[], float] = monotonic) -> None:
+        self._total, self._what, self._clock = total, what, clock
+        self._began = self._drawn = clock()
+        self._is_drawn = False
+        self.done = 0  # before those that `show` is told of
+        self._is_terminal = sys.stderr.isatty()
+
+    def show(self, more: int) -> None:
+        """Draw the line, with so many more than `done`; not if it was just drawn, or the wait is short so far."""
+        now = self._clock()
+        if not self._is_terminal or now - self._began < SILENT_S or now - self._drawn < EVERY_S:
+            return
+        self._drawn, self._is_drawn = now, True
+        sys.stderr.write(ERASE + line(self.done + more, self._total, self._what, now - self._began))
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Erase the line, so that something else can be printed."""
+        if self._is_drawn:
+            sys.stderr.write(ERASE)
+            sys.stderr.flush()
+            self._is_drawn = False
+
+
+def line(done: int, total: int, what: str, passed_s: float) -> str:
+    """Return `412 of 1,000 jobs, 55/s, 11 s left`; without rate and time as long as nothing is done."""
+    head = f"{done:,} of {total:,} {what}"
+    rate = done / passed_s if passed_s > 0 else inf
+    if not done or done >= total or rate == inf:
+        return f"{head}, {span(passed_s)}"
+    return f"{head}, {rate:,.0f}/s, {span((total - done) / rate)} left" if rate >= 1 else (
+        f"{head}, {rate * 60:,.1f} a minute, {span((total - done) / rate)} left"
+    )  # fmt: skip
