@@ -20,7 +20,7 @@ METRICS_PACKAGES: Final = ("prometheus_client",)
 def serve_dashboard(options: Namespace, config: Config) -> int:
     """Serve the dashboard until it is stopped."""
     _require("web", WEB_PACKAGES)
-    status: int = import_module("scheduler.web.serve").serve(options, config)
+    status: int = import_module("scheduler.web.server").serve(options, config)
     return status
 
 

@@ -18,11 +18,10 @@ from scheduler.errors import DroverError
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import SEE_RESULT, CommandError, Verb, parse
 from scheduler.web import job_filter, offered_verbs
-from scheduler.web.auth_sessions import Person
 from scheduler.web.database_sessions import writing
-from scheduler.web.forms import Form, last
+from scheduler.web.endpoints import Form, last, session_of
 from scheduler.web.pages import Page
-from scheduler.web.views import session_of
+from scheduler.web.sign_in import Person
 
 MOST: Final = 5000  # commands at once
 WAIT_S: Final = 2.0  # for the answers to a few

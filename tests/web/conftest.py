@@ -7,7 +7,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
-from scheduler.web.app import make_app
+from scheduler.web.server import make_app
 from tests.cli_tools import ACTIVE
 from tests.conftest import _database
 

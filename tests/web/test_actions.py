@@ -14,7 +14,7 @@ import scheduler.web.actions as actions
 import scheduler.web.offered_verbs as verbs
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import VERBS, parse
-from scheduler.web.app import make_app
+from scheduler.web.server import make_app
 from tests.cli_tools import finish, insert
 from tests.web.conftest import KEY, ORIGIN
 from tests.web.test_sign_in import token_of

@@ -15,8 +15,7 @@ import pytest
 import uvicorn
 from psycopg.conninfo import make_conninfo
 
-from scheduler.web.app import make_app
-from scheduler.web.serve import listening
+from scheduler.web.server import listening, make_app
 from scheduler.web.templating import raw
 from tests.cli_tools import CLAIM, OWNER, finish, insert, write_log
 from tests.needs import CHROMIUM, need

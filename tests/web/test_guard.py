@@ -4,7 +4,7 @@ import pytest
 from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 
-from scheduler.web.guard import Guard, host_name
+from scheduler.web.server import Guard, host_name
 
 GUARD = Guard(None, ["drover.example.org"])  # type: ignore[arg-type]
 

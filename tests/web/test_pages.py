@@ -10,8 +10,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
-from scheduler.web.app import make_app
 from scheduler.web.pages import plots
+from scheduler.web.server import make_app
 from tests.cli_tools import finish, insert, write_log
 
 PAGES = ["/", "/jobs", "/schedules", "/conditions", "/log"]

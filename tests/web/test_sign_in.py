@@ -5,10 +5,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
-import scheduler.web.auth_sessions as people_module
+import scheduler.web.sign_in as people_module
 from scheduler.errors import ConfigError
-from scheduler.web.app import make_app
-from scheduler.web.auth_sessions import IDLE_S, People
+from scheduler.web.server import make_app
+from scheduler.web.sign_in import IDLE_S, People
 from tests.web.conftest import KEY, ORIGIN
 
 

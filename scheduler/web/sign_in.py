@@ -15,9 +15,13 @@ from typing import Final
 
 import psycopg
 from psycopg.conninfo import make_conninfo
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 
 from scheduler.errors import ConfigError, DroverError
 from scheduler.web.database_sessions import Login, asks_for_password
+from scheduler.web.endpoints import COOKIE, Form, identify, last, render
+from scheduler.web.pages import Page
 
 IDLE_S: Final = 8 * 3600.0
 MOST: Final = 1000  # people who have signed in
@@ -121,3 +125,37 @@ def _refusal(error: psycopg.OperationalError) -> str:
     if "authentication failed" in said or "does not exist" in said or "not permitted to log in" in said:
         return "role or password is wrong"
     return "the database did not let this role in; the log of `drover web` has its words"
+
+
+# ---- the pages to sign in and out
+
+
+def show_sign_in(request: Request) -> Response:
+    """Show the form to sign in; a person with a link that holds the key is signed in by the script of the page."""
+    identify(request)
+    return render(request, _sign_in_page(request))
+
+
+def sign_in(request: Request, form: Form) -> Response:
+    """Sign in by role and password, or by the key alone; the new cookie is no older one."""
+    people = request.app.state.people
+    try:
+        secret = people.sign_in(last(form, "role").strip(), last(form, "password"))
+    except ConfigError as error:
+        return render(request, _sign_in_page(request, str(error)), 403)
+    people.sign_out(request.cookies.get(COOKIE))
+    response = RedirectResponse("/", 303)
+    response.set_cookie(COOKIE, secret, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    return response
+
+
+def sign_out(request: Request, _form: Form) -> Response:
+    """Sign the person out."""
+    request.app.state.people.sign_out(request.cookies.get(COOKIE))
+    response = RedirectResponse("/", 303)
+    response.delete_cookie(COOKIE)
+    return response
+
+
+def _sign_in_page(request: Request, mistake: str = "") -> Page:
+    return Page("sign_in.html", {"mistake": mistake, "has_key": request.app.state.people.has_key}, is_live=False)

@@ -1,9 +1,14 @@
-"""How a request becomes a page: who asks, by which session it is read, and what becomes of errors."""
+"""How a request becomes an answer: who asks, by which session the database is read, and what becomes of errors.
+
+A form is read only as far as one of ours can be long, and carries the token of the person who has signed in; the guard
+has checked before that it comes from one of our pages.
+"""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
+from urllib.parse import parse_qs
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -20,6 +25,9 @@ from scheduler.web.pages import Draw, Page
 
 COOKIE: Final = "drover"
 LOG: Final = logging.getLogger("uvicorn.error")
+LONGEST: Final = 65_536  # bytes
+Form = dict[str, list[str]]
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class SignInNeededError(Exception):
@@ -104,3 +112,39 @@ def ask_to_sign_in(request: Request, _error: Exception) -> Response:
     if request.url.path == "/changes":
         return PlainTextResponse("sign in first\n", 403)
     return RedirectResponse("/sign-in", 303)
+
+
+# ---- forms
+
+
+def submitted(act: Callable[[Request, Form], Response]) -> Endpoint:
+    """Return the endpoint of a form; `act` runs in a thread, since it waits for the database."""
+
+    async def endpoint(request: Request) -> Response:
+        data = b""
+        async for part in request.stream():
+            data += part
+            if len(data) > LONGEST:
+                raise HTTPException(413, "the form is too long")
+        form = parse_qs(data.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=5000)
+        identify(request)
+        return await run_in_threadpool(act, request, form)
+
+    return endpoint
+
+
+def with_token(act: Callable[[Request, Form], Response]) -> Callable[[Request, Form], Response]:
+    """Refuse a form that was not made for the person who has signed in."""
+
+    def checked(request: Request, form: Form) -> Response:
+        person = request.state.person
+        if person is None or not person.owns(last(form, "token")):
+            raise HTTPException(403, "sign in, and send the form again from its page")
+        return act(request, form)
+
+    return checked
+
+
+def last(form: Form, name: str) -> str:
+    """Return the value of a field, or an empty text."""
+    return form.get(name, [""])[-1]
