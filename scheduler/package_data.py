@@ -1,11 +1,13 @@
 """Find what is installed: the version, and the folders of the schema, the configuration and the bundled agents.
 
-An installed wheel carries them in `scheduler/_data`, a checkout beside the package. Touches nothing but names of
-directories; refuses to know what the files hold.
+An installed wheel carries them in `scheduler/_data`, a checkout beside the package. Refuses to know what files
+hold.
 """
 
 import sys
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -37,6 +39,20 @@ def etc_dir() -> Path:
 def agents_dir() -> Path:
     """Return the directory of the bundled agents and their library."""
     return _shipped("agents")
+
+
+@cache
+def agent_module(name: str, path: str) -> ModuleType | None:
+    """Load a module of the agents, which are no package, from its file below agents/; None if it was taken away."""
+    from importlib import util  # as above
+
+    file = agents_dir() / path
+    spec = util.spec_from_file_location(name, file) if file.is_file() else None
+    if spec is None or spec.loader is None:
+        return None
+    module = sys.modules[name] = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def agent_folders() -> list[str]:

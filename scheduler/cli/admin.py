@@ -14,13 +14,14 @@ from argparse import ArgumentTypeError, Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from math import inf
 from time import monotonic, sleep
 from typing import Any, Final, NamedTuple
 
 from scheduler.cli.arguments import filters_are_given, job_number_or_name, verb_arguments
 from scheduler.cli.jobs import COMMAND_TYPE, brief, chosen, in_words
-from scheduler.cli.output import Table, as_json, failed, print_records, print_table, printable, warn
+from scheduler.cli.output import Table, as_json, failed, print_records, print_rows, print_table, printable, warn
 from scheduler.cli.session import MASKED, NOTHING, Session, connect
 from scheduler.cli.wait import Progress, job_ends
 from scheduler.errors import ConfigError
@@ -33,7 +34,7 @@ COUNTED: Final = {"slots", "agents"}  # columns of lists that are counted from d
 COUNTED_FROM: Final = {"queue": "jobqueue", "host": "scheduler_status", "agent": "scheduler_status"}
 POLL_S: Final = 1.0  # nothing announces that nothing is in hand any more
 ENDED: Final = (DONE, FAILED, CANCELLED, IGNORED, SKIPPED)
-LIVE: Final = tuple(state for state in JOB_STATES if state not in ENDED)
+LIVE: Final = [state for state in JOB_STATES if state not in ENDED]
 PART: Final = 200  # commands that are sent at once: some seconds
 PIECE: Final = 1000  # jobs that one statement removes
 WANTED: Final = {"retry": "have failed", "cancel": "are left that have not ended", "flush": "have ended so long ago"}
@@ -95,9 +96,8 @@ def send_and_print(session: Session, commands: Sequence[str], limit_s: float, *,
     A command that is given twice is sent once.
     """
     commands = list(dict.fromkeys(commands))
-    progress = Progress(len(commands), "answers")
-    answers = send(session, commands, limit_s, progress.show)
-    progress.clear()
+    with Progress(len(commands), "answers") as progress:
+        answers = send(session, commands, limit_s, progress.show)
     for answer in answers:
         if json:
             print(as_json(answer._asdict()))
@@ -148,10 +148,7 @@ def list_or_change(options: Namespace, config: Config) -> int:
             return send_and_print(session, [words], options.wait, json=options.json)
         table = _list(session, options.command)
         unknown = session.records("unknown_queues") if options.command == "queue" else []
-    if options.json:
-        print_records(table.records())
-    else:
-        print_table(table)
+    print_rows(table, json=options.json)
     for row in unknown:
         what = f"no queue '{row['queue']}', in which jobs wait: {row['jobs']}"
         warn(f"{what}; add it to the configuration, or with drover queue add")
@@ -212,13 +209,12 @@ def _send_and_wait(session: Session, options: Namespace, words: str, left: Calla
 def _wait_until_none(left: Callable[[], int], ends_at: float) -> int:
     """Wait until nothing is left, or until then; return what is left."""
     most = still = left()
-    progress = Progress(most, "jobs")
-    while still and monotonic() < ends_at:
-        progress.show(most - still)
-        sleep(min(POLL_S, max(ends_at - monotonic(), 0.0)))
-        still = left()
-        most = max(most, still)
-    progress.clear()
+    with Progress(most, "jobs") as progress:
+        while still and monotonic() < ends_at:
+            progress.show(most - still)
+            sleep(min(POLL_S, max(ends_at - monotonic(), 0.0)))
+            still = left()
+            most = max(most, still)
     return still
 
 
@@ -248,26 +244,20 @@ def send_to_chosen(options: Namespace, config: Config) -> int:
         return (_flush if options.command == "flush" else _send)(session, options, jobs)
 
 
-def _states(options: Namespace) -> tuple[str, ...]:
-    if options.command == "flush":
-        return ENDED if options.failed else tuple(state for state in ENDED if state != FAILED)
-    return {"retry": (FAILED,), "cancel": LIVE}[options.command]
-
-
 def _choose(session: Session, options: Namespace) -> list[Job]:
     """Return the jobs, the oldest first."""
+    if options.command == "flush":
+        states = [state for state in ENDED if state != FAILED or options.failed]
+    else:
+        states = [FAILED] if options.command == "retry" else LIVE
     days = getattr(options, "days", None)
     before = None if days is None else session.value("now") - timedelta(days=days)
+    named = session.job_numbers(options.jobs) if getattr(options, "jobs", None) else None
     jobs = session.rows(
-        "choose_jobs", states=list(_states(options)), before=before,
-        with_commands=COMMAND_TYPE in (options.types or ()), jobs=_named(session, options), **chosen(session, options),
+        "choose_jobs", states=states, before=before,
+        with_commands=COMMAND_TYPE in (options.types or ()), jobs=named, **chosen(session, options),
     )  # fmt: skip
     return [Job(*row) for row in jobs]
-
-
-def _named(session: Session, options: Namespace) -> list[int] | None:
-    named = getattr(options, "jobs", None)
-    return session.job_numbers(named) if named else None
 
 
 def _print_chosen(session: Session, options: Namespace, jobs: Sequence[Job]) -> int:
@@ -302,16 +292,14 @@ def _send(session: Session, options: Namespace, jobs: Sequence[Job]) -> int:
     """Send a command for each job, in parts; print how many were done, and why others were not."""
     rest = f" {options.reason}" if getattr(options, "reason", "") else ""
     verb = VERB_OF[options.command].name
-    progress = Progress(len(jobs), "jobs")
     answers: list[Answer] = []
-    for first in range(0, len(jobs), PART):
-        progress.done = first
-        commands = [f"{verb} {job.number}{rest}" for job in jobs[first : first + PART]]
-        part = send(session, commands, options.wait, each=progress.show)
-        answers += part
-        if len(part) < len(commands):
-            break
-    progress.clear()
+    with Progress(len(jobs), "jobs") as progress:
+        for first in range(0, len(jobs), PART):
+            commands = [f"{verb} {job.number}{rest}" for job in jobs[first : first + PART]]
+            part = send(session, commands, options.wait, partial(progress.show, before=first))
+            answers += part
+            if len(part) < len(commands):
+                break
     return _report(options, answers, len(jobs))
 
 
@@ -332,12 +320,12 @@ def _report(options: Namespace, answers: Sequence[Answer], asked: int) -> int:
 
 def _flush(session: Session, options: Namespace, jobs: Sequence[Job]) -> int:
     """Remove the jobs, in pieces; those that others wait for stay."""
-    progress, removed = Progress(len(jobs), "jobs"), 0
-    for first in range(0, len(jobs), PIECE):
-        numbers = [job.number for job in jobs[first : first + PIECE]]
-        removed += session.value("flush_jobs", jobs=numbers)
-        progress.show(first + len(numbers))
-    progress.clear()
+    removed = 0
+    with Progress(len(jobs), "jobs") as progress:
+        for first in range(0, len(jobs), PIECE):
+            numbers = [job.number for job in jobs[first : first + PIECE]]
+            removed += session.value("flush_jobs", jobs=numbers)
+            progress.show(first + len(numbers))
     result: dict[str, Any] = {"removed": removed, "kept": len(jobs) - removed}
     kept = f"; {result['kept']:,} stay, since others wait for them" if result["kept"] else ""
     print(as_json(result) if options.json else printable(f"flush: removed {removed:,} of {len(jobs):,} jobs{kept}"))

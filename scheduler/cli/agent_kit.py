@@ -11,7 +11,6 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,18 +25,17 @@ from scheduler.cli.agent_process import (
     type_name,
 )
 from scheduler.cli.config_files import locate, shipped
-from scheduler.cli.output import FAIL, OK, WARN, Finding, print_findings, printable, warn
+from scheduler.cli.output import FAIL, OK, WARN, Finding, failed, print_findings, printable, warn
 from scheduler.cli.referee import Limits, Referee
 from scheduler.errors import AgentError, ConfigError
 from scheduler.model import protocol
 from scheduler.model.config import AgentType, Config
-from scheduler.package_data import agents_dir
+from scheduler.package_data import agent_module, agents_dir
 
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 IN_SKELETONS: Final = "drover-agent-NAME"
 BLOCKED: Final = 75  # EX_TEMPFAIL, of a command
 DEATH_S: Final = 1.0
-FAILED: Final = 1
 
 
 class Language(NamedTuple):
@@ -160,35 +158,31 @@ def _run_line(process: AgentProcess, line: bytes, limit_s: float) -> int:
             _show(heard)
         else:
             end = process.end_in_words(DEATH_S) if process.is_over else f"no OK within {limit_s:g} s"
-            return _ended(f"failed before its first OK: {end}; drover agent-check PROGRAM looks for the reason")
+            return failed(f"failed before its first OK: {end}; drover agent-check PROGRAM looks for the reason")
         told = talk(process, line + b"\n", limit_s, _show)
         for mistake in told.mistakes:
             warn(mistake)
         if told.statements:
             warn("there is no database here: each DB line was answered with no rows")
-        return _ended(*_outcome(told, limit_s))
+        warn(_outcome(told, limit_s))
+        return int(told.outcome != "done")
     finally:
         process.close_input()
         process.status_within(DEATH_S)
         _show_errors(process)
 
 
-def _outcome(told: Talk, limit_s: float) -> tuple[str, int]:
-    """Return how an item ended, in words, and the exit status for that."""
+def _outcome(told: Talk, limit_s: float) -> str:
+    """Return how an item ended, in words."""
     match told.outcome:
         case "done":
-            return f"done in {told.seconds:.2g} s", 0
+            return f"done in {told.seconds:.2g} s"
         case "silent":
-            return f"failed: no OK within {limit_s:g} s; --timeout waits longer", FAILED
+            return f"failed: no OK within {limit_s:g} s; --timeout waits longer"
         case "died":
-            return f"failed: it died, {told.reason}", FAILED
+            return f"failed: it died, {told.reason}"
         case outcome:
-            return f"{outcome} in {told.seconds:.2g} s: {told.reason}", FAILED
-
-
-def _ended(text: str, status: int = FAILED) -> int:
-    warn(text)
-    return status
+            return f"{outcome} in {told.seconds:.2g} s: {told.reason}"
 
 
 def _show(line: bytes) -> None:
@@ -216,20 +210,17 @@ def _run_command(config: Config, name: str, line: bytes) -> int:
     sys.stdout.flush()
     done = subprocess.run(spec.argv, input=item.line, cwd=spec.directory, env=spec.environment, check=False)
     if done.returncode == BLOCKED:
-        return _ended("blocked, on condition exit: exit status 75")
-    outcome = "failed" if done.returncode else "done"
-    return _ended(f"{outcome}: {status_in_words(done.returncode)}", FAILED if done.returncode else 0)
+        return failed("blocked, on condition exit: exit status 75")
+    warn(f"{'failed' if done.returncode else 'done'}: {status_in_words(done.returncode)}")
+    return int(done.returncode != 0)
 
 
 def _columns(line: bytes) -> dict[str, str]:
     """Return the columns of a line, none if it is one parameter, as the library for agents reads it."""
-    spec = spec_from_file_location("drover_agent", agents_dir() / "lib" / "drover_agent.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["drover_agent"] = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    library = agent_module("drover_agent", "lib/drover_agent.py")
+    assert library is not None
     try:
-        columns: dict[str, str] = module.parse(line)
+        columns: dict[str, str] = library.parse(line)
     except ValueError:
         return {}
     return columns
@@ -244,24 +235,14 @@ def new_agent(options: Namespace, _config: Config) -> int:
     if not NAME.fullmatch(name):
         advice = "write letters, digits, - and _, a letter first: it becomes [agents.NAME]"
         raise ConfigError(f"drover agent new: {name!r} is no name for an agent type; {advice}")
-    folder = Path(name)
-    program = IN_SKELETONS.replace("NAME", name)
+    folder, program = Path(name), IN_SKELETONS.replace("NAME", name)
     try:
         folder.mkdir()
     except FileExistsError:
         raise ConfigError(f"drover agent new: {folder} exists already; remove it, or choose another name") from None
     except OSError as error:
         raise ConfigError(f"drover agent new: cannot make the directory {folder}: {error.strerror}") from None
-    library = agents_dir() / "lib"
-    text = (library / "skeletons" / language.skeleton).read_text().replace(IN_SKELETONS, program)
-    source = folder / (program + language.suffix)
-    source.write_text(text)
-    made = [source]
-    if not language.suffix:
-        source.chmod(0o755)
-    if language.library:
-        made.append(Path(shutil.copyfile(library / language.library, folder / language.library)))
-    print("made", " and ".join(map(str, made)))
+    print("made", " and ".join(map(str, _write_skeleton(folder, program, language))))
     build = f"(cd {folder} && {language.build.format(program=program)})\n" if language.build else ""
     shown = shlex.quote(f"./{folder / program}")
     print(
@@ -270,3 +251,15 @@ def new_agent(options: Namespace, _config: Config) -> int:
         f"drover agent-check {shown}                # every rule of the protocol, and how to go on"
     )
     return 0
+
+
+def _write_skeleton(folder: Path, program: str, language: Language) -> list[Path]:
+    """Write the source of a program, and its library; return which files these are."""
+    library = agents_dir() / "lib"
+    source = folder / (program + language.suffix)
+    source.write_text((library / "skeletons" / language.skeleton).read_text().replace(IN_SKELETONS, program))
+    if not language.suffix:
+        source.chmod(0o755)
+    if not language.library:
+        return [source]
+    return [source, shutil.copyfile(library / language.library, folder / language.library)]

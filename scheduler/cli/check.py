@@ -15,17 +15,10 @@ from typing import Final
 import psycopg
 
 from scheduler.cli.config_files import locate
-from scheduler.cli.database_checks import (
-    LOGIN_LIMIT_S,
-    findings_in_database,
-    refused,
-    tried_in_database,
-)
+from scheduler.cli.database_checks import LOGIN_LIMIT_S, findings_in_database, refused, tried_in_database
 from scheduler.cli.machine_checks import findings_of_configuration, findings_of_machine, program_finding
-from scheduler.cli.output import FAIL, OK, WARN, Finding, print_findings, shown_as
-from scheduler.cli.session import (
-    running_database,
-)
+from scheduler.cli.output import FAIL, OK, WARN, Finding, print_findings
+from scheduler.cli.session import running_database
 from scheduler.errors import ConfigError, WorldError
 from scheduler.model.config import Config
 
@@ -46,19 +39,15 @@ def doctor(options: Namespace, config: Config) -> int:
 
 
 def report(
-    options: Namespace,
-    config: Config,
-    here: Iterable[Finding],
-    in_database: Callable[[Config, str], Iterable[Finding]],
+    options: Namespace, config: Config, here: Iterable[Finding], in_database: Callable[[Config, str], Iterable[Finding]]
 ) -> int:
     """Print findings that need no database, then those in it; return the exit status."""
-    show = shown_as(options)
-    status = print_findings(here, show)
+    status = print_findings(here, json=options.json)
     try:
         with running_database(config) as conninfo:
-            return print_findings(in_database(config, conninfo), show) or status
+            return print_findings(in_database(config, conninfo), json=options.json) or status
     except WorldError as error:
-        print_findings([(FAIL, str(error))], show)
+        print_findings([(FAIL, str(error))], json=options.json)
         return UNREACHABLE
 
 

@@ -4,14 +4,11 @@ The first file that exists: the file given with -c, DROVER_CONFIG, the user's ow
 conf.d/*.toml beside it, sorted by name. What the texts mean is in scheduler.model.config_text.
 """
 
-import importlib.util
 import os
 import stat
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -23,7 +20,7 @@ from scheduler.errors import ConfigError
 from scheduler.model.config import AgentType, Config, Database, Mistake
 from scheduler.model.config import Path as Key
 from scheduler.model.config_text import dotted, holds_secret, key_lines, masked, parse
-from scheduler.package_data import agents_dir, etc_dir
+from scheduler.package_data import agent_module, etc_dir
 
 SYSTEM: Final = Path("/etc/drover/drover.toml")
 USER: Final = Path(".config/drover/drover.toml")
@@ -246,8 +243,9 @@ def _password(where: str, name: str, environ: Mapping[str, str]) -> str:
 
 def template_mistakes(config: Config) -> Iterator[Mistake]:
     """Yield every type whose template could run, split or expand what is in an item: the path to blame, a message."""
-    for name, agent in config.agents.items():
-        if Path(agent.command[0]).name == SHELL_AGENT and (quoting := _quoting()):
+    shells = {name: agent for name, agent in config.agents.items() if Path(agent.command[0]).name == SHELL_AGENT}
+    if shells and (quoting := agent_module("drover_shell_quoting", "shell/quoting.py")):
+        for name, agent in shells.items():
             template = _template(agent.command[1:])
             try:
                 if template.strip() != WHOLE_LINE:
@@ -267,18 +265,6 @@ def _template(command: Sequence[str]) -> str:
         elif not word.startswith("-"):
             return word
     return WHOLE_LINE
-
-
-@cache
-def _quoting() -> ModuleType | None:
-    """Load the module of the agent that checks templates; None if the agent was taken away."""
-    path = agents_dir() / "shell" / "quoting.py"
-    spec = importlib.util.spec_from_file_location("drover_shell_quoting", path) if path.is_file() else None
-    if spec is None or spec.loader is None:
-        return None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 # ---- drover config

@@ -13,11 +13,7 @@ from shutil import which
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from scheduler.cli.session import (
-    people_database,
-    running_database,
-    translated_errors,
-)
+from scheduler.cli.session import people_database, running_database, translated_errors
 from scheduler.database import migrate
 from scheduler.errors import ConfigError, WorldError
 from scheduler.model.config import Config
@@ -42,7 +38,7 @@ def init(options: Namespace, config: Config) -> int:
 def run_psql(options: Namespace, config: Config) -> int:
     """Run psql with these arguments; return its exit status. Errors: ConfigError if it is not installed."""
     program = _program()
-    with people_database(config) as (conninfo, _):
+    with people_database(config) as conninfo:
         process = subprocess.Popen([program, *options.args], env=environment(conninfo))
         ours = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is psql's: it cancels a statement
         try:

@@ -5,15 +5,14 @@ The functions of the database refuse what a role may not subscribe to; nothing h
 
 import sys
 from argparse import Namespace
-from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from scheduler.cli.output import as_json, failed, print_records, print_table, warn
+from scheduler.cli.jobs import interval
+from scheduler.cli.output import as_json, failed, print_rows, warn
 from scheduler.cli.session import Session, connect
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
-from scheduler.model.schedule_times import TimesError, read_interval
 
 ABOUT: Final = ("job", "owner", "tenant", "site")
 
@@ -26,7 +25,7 @@ def subscribe(options: Namespace, config: Config) -> int:
         ((number, secret),) = session.rows(
             "subscribe", kind=options.kind, job=None if options.job is None else session.job_number(options.job),
             owner=options.owner, tenant=options.tenant, is_site=options.site, targets=options.to or [],
-            ttl=_ttl(options.ttl), most=options.most, secret=_secret(options.secret_file),
+            ttl=interval("--ttl", options.ttl), most=options.most, secret=_secret(options.secret_file),
         )  # fmt: skip
         if options.to and not session.value("is_notify_served"):
             warn("no scheduler serves agent type notify: deliveries wait until one does; see drover-agent(7)")
@@ -36,13 +35,6 @@ def subscribe(options: Namespace, config: Config) -> int:
     else:
         print(f"subscription {number}" + (f"\nsecret {shown}" if shown else ""))
     return 0
-
-
-def _ttl(text: str | None) -> timedelta | None:
-    try:
-        return None if text is None else read_interval(text)
-    except TimesError as mistake:
-        raise ConfigError(f"--ttl: {mistake}") from None
 
 
 def _secret(name: str | None) -> str | None:
@@ -66,7 +58,7 @@ def subscriptions(options: Namespace, config: Config) -> int:
             return _each(session, f"{options.action}_subscription", options, f"{options.action}d")
         if options.subscriptions:
             raise ConfigError("too many words: drover subscriptions [list]")
-        return _print(session, options, "list_subscriptions")
+        return print_rows(session.table("", "list_subscriptions"), json=options.json)
 
 
 def _each(session: Session, statement: str, options: Namespace, done: str) -> int:
@@ -90,7 +82,8 @@ def events(options: Namespace, config: Config) -> int:
         if options.post is not None:
             return _post(session, options, job)
         name = "list_dead_letters" if options.dead else "list_deliveries" if options.deliveries else "list_events"
-        return _print(session, options, name, job=job, limit=options.rows or None, offset=options.offset)
+        table = session.table("", name, job=job, limit=options.rows or None, offset=options.offset)
+    return print_rows(table, json=options.json)
 
 
 def _post(session: Session, options: Namespace, job: int | None) -> int:
@@ -98,13 +91,4 @@ def _post(session: Session, options: Namespace, job: int | None) -> int:
         raise ConfigError("--post is about a job: drover events JOB --post TEXT")
     number = session.value("post_event", job=job, text=options.post)
     print(as_json({"event": number, "job": job}) if options.json else f"event {number}")
-    return 0
-
-
-def _print(session: Session, options: Namespace, statement: str, **values: object) -> int:
-    table = session.table("", statement, **values)
-    if options.json:
-        print_records(table.records())
-    else:
-        print_table(table)
     return 0

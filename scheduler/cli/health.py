@@ -99,7 +99,7 @@ def show_health(options: Namespace, config: Config) -> int:
     head, unseen = "", list[str]()
     try:
         with connect(config) as session, session.connection.transaction():
-            group = session.records("group", group=name)[0] | {"name": name}
+            group = read_group(session, name)
             unseen = session.restrictions("jobqueue", "scheduler_status")
             head = headline(group)
             found = [*reasons(group, [*group_warnings(session, name), *database_warnings(session, Limits())])]
@@ -133,6 +133,11 @@ def sentence(row: Row) -> tuple[str, str]:
     whose = ", ".join(filter(None, (who, f"for {cell(age)}" if age else "")))
     told = ": ".join(filter(None, (whose, what)))
     return kind, f"{told}; next: {next_step}" if next_step else told
+
+
+def read_group(session: Session, name: str) -> dict[str, Any]:
+    """Return who owns a group, and for how long."""
+    return session.records("group", group=name)[0] | {"name": name}
 
 
 def headline(group: Mapping[str, Any]) -> str:

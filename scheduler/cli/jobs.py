@@ -4,21 +4,12 @@ The filters --type, --queue, --by, --group and --since are those of `retry`, `ca
 """
 
 from argparse import Namespace
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 from scheduler.cli.arguments import FILTERS
-from scheduler.cli.output import (
-    Table,
-    as_json,
-    clipped,
-    failed,
-    print_records,
-    print_table,
-    warn,
-)
+from scheduler.cli.output import Table, as_json, clipped, failed, print_newest
 from scheduler.cli.session import Session, connect
 from scheduler.cli.wait import redraw
 from scheduler.errors import ConfigError
@@ -32,13 +23,9 @@ COLUMNS = (
     "job", "name", "type", "queue", "state", "priority", "queued", "end", "processed", "total", "host",
     "blocked_since", "next_check", "args", "text",
 )  # fmt: skip
-USUAL = {
-    "name": (None,),
-    "queue": ("default", None),
-    "end": (None,),
-    "blocked_since": (None,),
-    "next_check": (None,),
-}  # a column that has no other values is left out
+USUAL = {  # a column that has no other values is left out
+    "name": (None,), "queue": ("default", None), "end": (None,), "blocked_since": (None,), "next_check": (None,),
+}  # fmt: skip
 WIDTHS = {"args": 48, "text": 60}
 # On a narrow terminal columns are left out, these first.
 SPARE = ("processed", "total", "priority", "next_check", "blocked_since", "queue", "queued", "host", "end", "args")
@@ -60,13 +47,7 @@ def _list(session: Session, options: Namespace) -> None:
         "", "list_jobs", states=states(options), with_hidden=options.all, sort=options.sort,
         with_ended_commands=options.all or bool(options.types), limit=limit and limit + 1, **chosen(session, options),
     )  # fmt: skip
-    newest = replace(jobs, rows=jobs.rows[:limit][::-1])
-    if options.json:
-        print_records(newest.records())
-    else:
-        print_table(brief(newest))
-    if len(jobs.rows) > len(newest.rows):
-        warn(f"only the newest {limit} are listed; -n 0 lists all")
+    print_newest(jobs, limit, brief, json=options.json)
 
 
 def states(options: Namespace) -> list[str]:
@@ -89,17 +70,8 @@ def brief(jobs: Table) -> Table:
 
 
 def hide(options: Namespace, config: Config) -> int:
-    """Hide jobs; 1 if one is not there, or another's."""
-    return _set(options, config, is_hidden=True)
-
-
-def unhide(options: Namespace, config: Config) -> int:
-    """Show jobs again; 1 if one is not there, or another's."""
-    return _set(options, config, is_hidden=False)
-
-
-def _set(options: Namespace, config: Config, *, is_hidden: bool) -> int:
-    status = 0
+    """Hide jobs, or show them again; 1 if one is not there, or another's."""
+    status, is_hidden = 0, options.command == "hide"
     with connect(config) as session:
         for job in session.job_numbers(options.jobs):
             if not session.value("hide_job", job=job, is_hidden=is_hidden):
@@ -117,12 +89,7 @@ def _set(options: Namespace, config: Config, *, is_hidden: bool) -> int:
 def chosen(session: Session, options: Namespace) -> dict[str, Any]:
     """Return the parameters of the fragment `chosen` of schema/cli.sql. Errors: ConfigError."""
     values: dict[str, Any] = {name: getattr(options, name) or None for name in FILTERS[:-1]}
-    return values | {"since": since(session, options.since)}
-
-
-def since(session: Session, text: str | None) -> datetime | None:
-    """Return the instant that --since names: so long ago, or a local time. Errors: ConfigError."""
-    return instant(session, "--since", text, sign=-1)
+    return values | {"since": instant(session, "--since", options.since, sign=-1)}
 
 
 def instant(session: Session, option: str, text: str | None, sign: int) -> datetime | None:

@@ -281,7 +281,7 @@ COMMANDS: Final[dict[str, Command]] = {
         job("jobs", "+"),
         JSON_LINES,
     )),
-    "unhide": Command("jobs.unhide", "list hidden jobs again", (job("jobs", "+"), JSON_LINES)),
+    "unhide": Command("jobs.hide", "list hidden jobs again", (job("jobs", "+"), JSON_LINES)),
     "subscribe": Command("events.subscribe", "be told of events of a job, or of all jobs of an owner", (
         job("job", "?"),
         argument("--owner ROLE", "all jobs of this role; default, without a job: one's own"),

@@ -6,9 +6,8 @@ What others wrote must neither steer a terminal nor forge a line.
 import json
 import sys
 import unicodedata
-from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, Final, Literal
 
@@ -43,6 +42,11 @@ class Table:
     def records(self) -> list[dict[str, Any]]:
         """Return a mapping for each row."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def only(self, columns: Sequence[str]) -> "Table":
+        """Return the table with these columns alone, in this order."""
+        places = [self.columns.index(name) for name in columns]
+        return replace(self, columns=tuple(columns), rows=[tuple(row[place] for place in places) for row in self.rows])
 
 
 def printable(text: str) -> str:
@@ -86,29 +90,14 @@ def no_such_job(job: int | str) -> int:
     return failed(f"no job {job}; drover ls --all lists all jobs")
 
 
-def shown(finding: Finding) -> str:
-    """Return a finding as a line for people."""
-    severity, text = finding
-    return f"{severity:4} {printable(' '.join(text.split()))}"
-
-
-def shown_as_json(finding: Finding) -> str:
-    """Return it as an object of JSON."""
-    severity, text = finding
-    return as_json({"finding": severity.lower(), "text": " ".join(text.split())})
-
-
-def shown_as(options: Namespace) -> Callable[[Finding], str]:
-    """Return which of these the options ask for."""
-    return shown_as_json if options.json else shown
-
-
-def print_findings(findings: Iterable[Finding], show: Callable[[Finding], str] = shown) -> int:
+def print_findings(findings: Iterable[Finding], *, json: bool = False) -> int:
     """Print each finding as it comes, as a line; return the exit status."""
     status = 0
-    for finding in findings:
-        print(show(finding), flush=True)
-        status = FAILED if finding[0] == FAIL else status
+    for severity, text in findings:
+        line = " ".join(text.split())
+        record = {"finding": severity.lower(), "text": line}
+        print(as_json(record) if json else f"{severity:4} {printable(line)}", flush=True)
+        status = FAILED if severity == FAIL else status
     return status
 
 
@@ -126,6 +115,26 @@ def _json_value(value: object) -> object:
     if isinstance(value, timedelta):
         return value.total_seconds()
     return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def print_rows(table: Table, *, json: bool) -> int:
+    """Print a table for people, or a JSON object a line; return the exit status, 0."""
+    if json:
+        print_records(table.records())
+    else:
+        print_table(table)
+    return 0
+
+
+def print_newest(table: Table, limit: int | None, shorten: Callable[[Table], Table], *, json: bool) -> None:
+    """Print the newest rows, which come first, the other way round; say so if there are more than the limit.
+
+    `shorten` makes of the table what people see of it.
+    """
+    newest = replace(table, rows=table.rows[:limit][::-1])
+    print_rows(newest if json else shorten(newest), json=json)
+    if len(table.rows) > len(newest.rows):
+        warn(f"only the newest {limit} are listed; -n 0 lists all")
 
 
 def print_table(table: Table) -> None:

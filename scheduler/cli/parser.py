@@ -98,8 +98,9 @@ def _top_parser() -> ArgumentParser:
 def command_parser(name: str) -> ArgumentParser:
     """Return the parser of one command; -c and -d may be given here too, and win."""
     command = COMMANDS[name]
+    examples = "examples:\n" + "".join(f"  {line}\n" for line in EXAMPLES.get(name, ()))
     parser = Parser(
-        prog=f"drover {name}", description=command.help, epilog=epilog(name),
+        prog=f"drover {name}", description=command.help, epilog=examples,
         formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
     if command.needs != "nothing":
@@ -108,11 +109,6 @@ def command_parser(name: str) -> ArgumentParser:
     for declare in command.arguments:
         declare(parser)
     return parser
-
-
-def epilog(command: str) -> str:
-    """Return what --help of a command ends with."""
-    return "examples:\n" + "".join(f"  {line}\n" for line in EXAMPLES.get(command, ()))
 
 
 # ---- what was perhaps meant

@@ -25,6 +25,7 @@ FLUSH: Final = (
     "the OK came only when its input had ended: flush standard output after each line "
     "(Python print(flush=True), C setvbuf(stdout, NULL, _IOLBF, BUFSIZ), Perl $| = 1, else stdbuf -oL)"
 )
+END_IN_MID_ITEM: Final = "end of input and SIGHUP in the middle of an item"
 CATCH: Final = (
     "catch what goes wrong with an item, print FAIL and the reason, then OK: six deaths in a row close the slot"
 )
@@ -182,15 +183,11 @@ class Referee:
             yield severity
         elif told.outcome == "silent":
             last = f" after it said: {told.last_words}" if told.said else ""
-            yield (
-                FAIL,
-                f"{what}: no OK within {self._limits.ok:g} s{last}; print OK when an item is finished, and flush",
-            )
+            text = f"no OK within {self._limits.ok:g} s{last}; print OK when an item is finished, and flush"
+            yield FAIL, f"{what}: {text}"
         elif self._agent is not None and self._agent.has_unread:
-            yield (
-                FAIL,
-                f"{what}: it said OK before it had read all of it: read to the newline, however long the line is",
-            )
+            text = "it said OK before it had read all of it: read to the newline, however long the line is"
+            yield FAIL, f"{what}: {text}"
         elif self._says_more():
             yield FAIL, f"{what}: it said OK twice: say it once for each item, or it is killed"
         else:
@@ -218,26 +215,17 @@ class Referee:
         if count == SEVERAL:
             yield OK, f"{SEVERAL} lines sent at once: {SEVERAL} OK"
         else:
-            yield (
-                FAIL,
-                (
-                    f"{SEVERAL} lines sent at once: {count} OK: what it starts reads its lines; "
-                    "give that </dev/null as standard input, or set window = 1 for its type"
-                ),
-            )
+            advice = "give that </dev/null as standard input, or set window = 1 for its type"
+            yield FAIL, f"{SEVERAL} lines sent at once: {count} OK: what it starts reads its lines; {advice}"
 
     def _end_of_input(self) -> Iterator[Finding]:
         agent = self._ready()
         agent.close_input()
         status = agent.status_within(self._limits.exit)
         if status is None:
-            yield (
-                FAIL,
-                (
-                    f"end of input: it had not exited {self._limits.exit:g} s after its standard input ended; "
-                    "leave the loop at end of file: each stop would take 20 s, and then SIGKILL"
-                ),
-            )
+            advice = "leave the loop at end of file: each stop would take 20 s, and then SIGKILL"
+            problem = f"it had not exited {self._limits.exit:g} s after its standard input ended"
+            yield FAIL, f"end of input: {problem}; {advice}"
         elif status:
             yield WARN, f"end of input: {agent.end_in_words(self._limits.exit)}; end of input is no error: exit with 0"
         else:
@@ -248,13 +236,8 @@ class Referee:
         agent = self._ready()
         agent.hang_up()
         if agent.status_within(self._limits.hang_up) is None:
-            yield (
-                WARN,
-                (
-                    "SIGHUP: it ignores it; in the middle of an item it is the request to exit: "
-                    "do not ignore it, or clean up and exit within 20 s"
-                ),
-            )
+            advice = "do not ignore it, or clean up and exit within 20 s"
+            yield WARN, f"SIGHUP: it ignores it; in the middle of an item it is the request to exit: {advice}"
         else:
             yield OK, "SIGHUP: it exits"
         self._drop()
@@ -278,12 +261,9 @@ class Referee:
         agent.close_input()
         agent.hang_up()
         if agent.status_within(self._limits.hang_up) is None:
-            yield (
-                WARN,
-                "end of input and SIGHUP in the middle of an item: it had not exited; it gets SIGKILL after 20 s",
-            )
+            yield WARN, f"{END_IN_MID_ITEM}: it had not exited; it gets SIGKILL after 20 s"
         else:
-            yield OK, "end of input and SIGHUP in the middle of an item: it exits"
+            yield OK, f"{END_IN_MID_ITEM}: it exits"
         self._drop()
 
     def _hostile_items(self) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from psycopg.types.json import Jsonb
 
 from scheduler.cli.admin import VERB_OF, send_and_print
-from scheduler.cli.output import Table, as_json, failed, print_records, print_table
+from scheduler.cli.output import Table, as_json, failed, print_rows
 from scheduler.cli.session import Session, connect
 from scheduler.cli.submit import COLUMNS, COMMAND, refusal
 from scheduler.errors import ConfigError
@@ -44,7 +44,7 @@ def list_or_change(options: Namespace, config: Config) -> int:
     with connect(config) as session:
         match options.action:
             case "list":
-                return _print(session.table("", "list_schedule"), json=options.json)
+                return print_rows(session.table("", "list_schedule"), json=options.json)
             case "next":
                 return _print_next(session, options)
             case "add":
@@ -69,14 +69,6 @@ def _name_alone(options: Namespace) -> str:
     return str(options.args[0])
 
 
-def _print(table: Table, *, json: bool) -> int:
-    if json:
-        print_records(table.records())
-    else:
-        print_table(table)
-    return 0
-
-
 def _remove(session: Session, name: str, *, json: bool) -> int:
     if not session.rows("remove_schedule", name=name):
         return failed(f"no schedule {name}; drover schedule lists all")
@@ -99,7 +91,7 @@ def _print_next(session: Session, options: Namespace) -> int:
         return failed(f"no schedule {names[0]}; drover schedule lists all")
     coming = islice(heapq.merge(*(_coming(row) for row in rows)), int(last))
     shown = [(at if options.json else _shown(at), name) for at, name in coming]
-    return _print(Table("", ("start", "schedule"), shown), json=options.json)
+    return print_rows(Table("", ("start", "schedule"), shown), json=options.json)
 
 
 def _coming(row: dict[str, Any]) -> Iterator[tuple[datetime, str]]:
@@ -127,32 +119,34 @@ def _add(session: Session, options: Namespace) -> int:
         with session.connection.transaction():
             now = session.value("now")
             times = _times(options, now)
-            found = next_time(times, now)
-            if found is None and times.cron is not None:
-                found = check_cron(times.cron, times.zone, now)
-            elif found is None:
-                raise TimesError(f"--at {options.at!r} has passed: write a later time")
+            first = _first_start(options, times, now)
             jitter = timedelta(0) if options.jitter == "0" else read_interval(options.jitter)
             job = _group(options, words) if options.jobs is not None else _job(options, words)
-            kind = job.get("jq_type", "")
-            reason = refusal(
-                session, kind, options.queue, options.host, force=options.force or options.jobs is not None
-            )
-            if reason:
+            is_forced = options.force or options.jobs is not None
+            if reason := refusal(session, job.get("jq_type", ""), options.queue, options.host, force=is_forced):
                 return failed(reason)
             session.run(
                 "add_schedule", name=name, at=times.at, every=times.every, cron=times.cron, zone=times.zone,
                 catch_up=options.catch_up, jitter=jitter, overlap=options.overlap, enabled=not options.disabled,
-                job=Jsonb(job), next=found,
+                job=Jsonb(job), next=first,
             )  # fmt: skip
     except (TimesError, CommandError) as mistake:
         raise ConfigError(f"{mistake}; {NOTHING}") from None
-    shown = _shown(found.astimezone(zone_of(times.zone)))
-    told = {"schedule": name, "next": None if options.disabled else found}
-    print(
-        as_json(told) if options.json else f"schedule {name}: " + ("disabled" if options.disabled else f"next {shown}")
-    )
+    if options.json:
+        print(as_json({"schedule": name, "next": None if options.disabled else first}))
+    else:
+        shown = _shown(first.astimezone(zone_of(times.zone)))
+        print(f"schedule {name}: {'disabled' if options.disabled else f'next {shown}'}")
     return 0
+
+
+def _first_start(options: Namespace, times: Times, now: datetime) -> datetime:
+    """Return when the schedule starts first. Errors: TimesError if it never does."""
+    if (first := next_time(times, now)) is not None:
+        return first
+    if times.cron is None:
+        raise TimesError(f"--at {options.at!r} has passed: write a later time")
+    return check_cron(times.cron, times.zone, now)
 
 
 def _times(options: Namespace, now: datetime) -> Times:

@@ -32,34 +32,19 @@ from scheduler.model.sql_text import bind
 from scheduler.package_data import schema_dir
 
 STATEMENT_FILES: Final = ("cli.sql", "web.sql", "metrics.sql")  # of the commands, the dashboard, the exporter
-ASKED_ONCE: Final[dict[LiteralString, LiteralString]] = {
-    "jit": "off"
-}  # compiling takes seconds, reading 500,000 jobs 0.3 s
+# Of sessions that ask once: compiling takes seconds, reading 500,000 jobs 0.3 s.
+ASKED_ONCE: Final[dict[LiteralString, LiteralString]] = {"jit": "off"}
 # How much a role may see of a table: all rows but not what jobs work on, its own rows, or nothing.
 MASKED, OWN, NOTHING = "masked", "own", "nothing"
 RESTRICTED_TABLES: Final = (
-    "jobqueue",
-    "scheduler_status",
-    "output",
-    "why",
-    "log",
-    "blocked_jobs",
-    "event",
-    "subscription",
-    "delivery",
-    "attempt",
-    "item_failure",
-    "jobdepends",
-)
+    "jobqueue", "scheduler_status", "output", "why", "log", "blocked_jobs", "event", "subscription", "delivery",
+    "attempt", "item_failure", "jobdepends",
+)  # fmt: skip
 # Views of what a member of a tenant sees; what replaces them for other roles depends on their access to this table.
 OUR_VIEWS: Final = {
-    "our_jobs": "jobqueue",
-    "our_why": "why",
-    "our_detached": "why",
-    "our_log": "log",
-    "our_output": "output",
+    "our_jobs": "jobqueue", "our_why": "why", "our_detached": "why", "our_log": "log", "our_output": "output",
     "my_job_groups": "jobqueue",
-}
+}  # fmt: skip
 RESTRICTIONS: Final = {
     ("jobqueue", OWN): "sees its own jobs alone: no others are listed or counted",
     ("scheduler_status", MASKED): "does not see how long the statements and turns of schedulers take",
@@ -218,11 +203,11 @@ def connect(config: Config) -> Iterator[Session]:
 
 
 @contextmanager
-def people_database(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield the login of people as a conninfo, and what to do where it lacks a right; the schema must be up to date."""
-    with _people_login(config) as (people, next_step), running_database(people) as conninfo:
+def people_database(config: Config) -> Iterator[str]:
+    """Yield the login of people as a conninfo; the schema must be up to date."""
+    with _people_login(config) as (people, _), running_database(people) as conninfo:
         update_or_check(people, conninfo)
-        yield conninfo, next_step
+        yield conninfo
 
 
 @contextmanager
@@ -284,10 +269,9 @@ def running_database(config: Config) -> Iterator[str]:
     if not is_embedded_url(url):
         yield with_password(config, os.environ).database.url
         return
-    from scheduler.database.embedded import default_directory, join  # only now: it takes as long as all of ours
+    from scheduler.database.embedded import join  # only now: it takes as long as all of ours
 
-    directory = url.removeprefix(EMBEDDED).removeprefix(":")
-    with join(Path(directory) if directory else default_directory(os.environ), durable=True) as conninfo:
+    with join(_embedded_directory(url), durable=True) as conninfo:
         yield conninfo
 
 
@@ -296,10 +280,24 @@ def database_locks(config: Config) -> list[int]:
     url = config.database.url
     if not is_embedded_url(url):
         return []
-    from scheduler.database.embedded import default_directory, keep  # as above
+    from scheduler.database.embedded import keep  # as above
+
+    return [keep(_embedded_directory(url))]
+
+
+def embedded_is_running(url: str) -> bool:
+    """Return whether the embedded database that a url names runs; it is not started."""
+    from scheduler.database.embedded import is_running  # as above
+
+    return is_running(_embedded_directory(url))
+
+
+def _embedded_directory(url: str) -> Path:
+    """Return where the embedded database is that a url names: `embedded`, or `embedded:DIRECTORY`."""
+    from scheduler.database.embedded import default_directory  # as above
 
     directory = url.removeprefix(EMBEDDED).removeprefix(":")
-    return [keep(Path(directory) if directory else default_directory(os.environ))]
+    return Path(directory) if directory else default_directory(os.environ)
 
 
 def conninfo_of_daemon(config: Config, conninfo: str) -> str:

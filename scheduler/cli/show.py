@@ -21,7 +21,8 @@ from scheduler.cli.output import (
     failed,
     no_such_job,
     print_fields,
-    print_records,
+    print_newest,
+    print_rows,
     print_table,
     printable,
     printable_lines,
@@ -32,7 +33,6 @@ from scheduler.cli.wait import FAILURE, job_ends, wait_for_any, wake_ups, warn_o
 from scheduler.model.config import Config
 
 ATTEMPTS, KEEPERS, EDGES, ITEMS, LOG_LINES = 20, 20, 20, 10, 20  # how many of each are shown
-LISTED_ITEMS: Final = 1000
 TEXT_WIDTH: Final = 2000  # of one field; --json has all of it
 WIDTHS: Final = {"line": 60, "reason": 60, "key": 24, "name": 32}
 TITLES: Final = {  # of the parts, and the command that prints all of one
@@ -206,12 +206,8 @@ def shortened(table: Table) -> Table:
 
 def without_empty(table: Table) -> Table:
     """Return the table without the columns in which no row has anything."""
-    kept = [place for place, values in enumerate(table.values()) if any(value not in EMPTY for value in values)]
-    return replace(
-        table,
-        columns=tuple(table.columns[place] for place in kept),
-        rows=[tuple(row[place] for place in kept) for row in table.rows],
-    )
+    columns = zip(table.columns, table.values(), strict=True)
+    return table.only([name for name, values in columns if any(value not in EMPTY for value in values)])
 
 
 def list_items(options: Namespace, config: Config) -> int:
@@ -227,16 +223,11 @@ def list_items(options: Namespace, config: Config) -> int:
         items = session.table("", "failed_items", job=job, limit=limit and limit + 1)
     if not facts:
         return no_such_job(job)
-    newest = replace(items, rows=items.rows[:limit][::-1])
-    if options.json:
-        print_records(newest.records())
-    elif newest.rows:
-        print_table(without_empty(shortened(newest)))
+    if items.rows or options.json:
+        print_newest(items, limit, lambda newest: without_empty(shortened(newest)), json=options.json)
     else:
         which = f"no items of job {job} failed" if facts[0]["query"] else f"job {job} is no query: it has no items"
         print(printable(f"{which}; it is {facts[0]['state']}"))
-    if len(items.rows) > len(newest.rows):
-        warn(f"only the newest {limit} are listed; -n 0 lists all")
     return 0
 
 
@@ -257,22 +248,14 @@ def show_reason(options: Namespace, config: Config) -> int:
 
 
 def _show_all(session: Session, *, json: bool) -> int:
-    reasons = all_reasons(session)
+    """Print the reasons of all jobs that have not ended, that of the most jobs first."""
+    reasons = session.table("", "reasons", most=KINDS)
     for sentence in session.restrictions("jobqueue"):
         warn(sentence)
-    if json:
-        print_records(reasons.records())
-    elif reasons.rows:
-        picked = [reasons.columns.index(name) for name in COLUMNS]
-        print_table(replace(reasons, columns=COLUMNS, rows=[tuple(row[n] for n in picked) for row in reasons.rows]))
-    else:
+    if not reasons.rows and not json:
         print("no job waits or runs")
-    return 0
-
-
-def all_reasons(session: Session) -> Table:
-    """Return the reasons of all jobs that have not ended, that of the most jobs first."""
-    return session.table("", "reasons", most=KINDS)
+        return 0
+    return print_rows(reasons if json else reasons.only(COLUMNS), json=json)
 
 
 # ---- its log, its output, its exit status

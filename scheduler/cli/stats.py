@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from scheduler.cli.jobs import since
+from scheduler.cli.jobs import instant
 from scheduler.cli.output import Table, as_json, cell, print_table, span, warn
 from scheduler.cli.session import NOTHING, Session, connect
 from scheduler.model.config import Config
@@ -56,7 +56,7 @@ def read_stats(session: Session, since_text: str) -> Stats:
     """Return what there is to tell since so long ago, or an instant. Errors: ConfigError if the text is neither."""
     with session.connection.transaction():
         session.run("one_moment")
-        start = since(session, since_text) or datetime.max
+        start = instant(session, "--since", since_text, sign=-1) or datetime.max
         minutes = (session.value("now") - start) / timedelta(minutes=1)
         ended = [_rates(row, minutes) for row in session.records("ended_stats", since=start)]
         sees_log = session.access["log"] != NOTHING

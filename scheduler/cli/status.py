@@ -13,12 +13,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from math import inf
-from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, Final
 
-from scheduler.cli.config_files import EMBEDDED, is_embedded_url, load
+from scheduler.cli.config_files import is_embedded_url, load
 from scheduler.cli.health import (
     COLUMNS,
     CRITICAL,
@@ -28,10 +27,11 @@ from scheduler.cli.health import (
     group_warnings,
     headline,
     level_of,
+    read_group,
     sentence,
 )
 from scheduler.cli.output import Table, as_json, print_fields, print_table, printable
-from scheduler.cli.session import MASKED, NOTHING, Session, connect
+from scheduler.cli.session import MASKED, NOTHING, Session, connect, embedded_is_running
 from scheduler.cli.wait import WAITING_NAME, redraw
 from scheduler.errors import ConfigError, DroverError
 from scheduler.model.config import Config
@@ -100,7 +100,7 @@ def _print(session: Session, name: str, *, is_verbose: bool) -> None:
 
 def _head(session: Session, name: str) -> dict[str, Any]:
     return {
-        "group": session.records("group", group=name)[0] | {"name": name},
+        "group": read_group(session, name),
         "waiting_clients": session.value("waiting_clients", name=WAITING_NAME),
         "unseen": session.restrictions("jobqueue", "scheduler_status"),
     }
@@ -135,9 +135,12 @@ def _tell_more(more: int) -> None:
         print(f"and {more:,} more; drover status -v lists all")
 
 
-def shares(needs: Sequence[int], lines: float) -> list[int]:
-    """Return how many rows of each table are shown: all of a short one, a like part of the others."""
-    left = lines - TABLE_LINES * len(needs)
+def shares(needs: Sequence[int], lines: float, beside: int = TABLE_LINES) -> list[int]:
+    """Return how many rows of each table are shown: all of a short one, an equal share of the others; at least one.
+
+    `beside` is how many lines a table takes beside its rows.
+    """
+    left = lines - beside * len(needs)
     given: dict[int, int] = {}
     for place, need in sorted(enumerate(needs), key=lambda each: each[1]):
         fair = left / (len(needs) - len(given))
@@ -205,7 +208,7 @@ def _situation() -> Step:
         first, *more = str(error).splitlines()
         others = f"; and {len(more)} more mistakes" if more else ""
         return f"{first}{others}", ("drover check", "says what is wrong with the configuration, and with all it names")
-    if is_embedded_url(config.database.url) and not _is_running(config.database.url):
+    if is_embedded_url(config.database.url) and not embedded_is_running(config.database.url):
         return "No scheduler runs here yet, and no database is configured: Drover brings one.", TRY
     try:
         with connect(config) as session, session.connection.transaction():
@@ -214,16 +217,9 @@ def _situation() -> Step:
         return " ".join(str(error).split()), ("drover check", "tries every log-in, and says what to do")
 
 
-def _is_running(url: str) -> bool:
-    from scheduler.database.embedded import default_directory, is_running
-
-    directory = url.removeprefix(EMBEDDED).removeprefix(":")
-    return is_running(Path(directory) if directory else default_directory(os.environ))
-
-
 def _in_database(session: Session, config: Config) -> Step:
     name = config.scheduler.group
-    group: dict[str, Any] = session.records("group", group=name)[0] | {"name": name}
+    group = read_group(session, name)
     ((live, ended),) = session.rows("queue_in_short")
     head = f"{headline(group)}; jobs: {live:,} wait or run, {ended:,} have ended"
     warnings = list(group_warnings(session, name))

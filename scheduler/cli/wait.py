@@ -10,16 +10,9 @@ from argparse import Namespace
 from collections.abc import Callable, Collection, Iterator
 from math import inf
 from time import monotonic
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, Self
 
-from scheduler.cli.output import (
-    as_json,
-    failed,
-    no_such_job,
-    printable,
-    span,
-    warn,
-)
+from scheduler.cli.output import as_json, failed, no_such_job, printable, span, warn
 from scheduler.cli.session import Session, connect
 from scheduler.model.config import Config
 
@@ -63,35 +56,37 @@ def print_ends(session: Session, jobs: Collection[int], limit_s: float, *, json:
     if json:
         session.records("job_outcome", job=0)  # a role that may not see outcomes fails now, not at the end
     warn_of_inactive_groups(session, jobs)
-    ends, progress = [], Progress(len(jobs), "jobs")
-    for end in job_ends(session, jobs, limit_s, progress.show):
-        progress.clear()
-        ends.append(end)
-        if end.state == GONE:
-            no_such_job(end.job)
-        elif json:
-            outcomes = session.records("job_outcome", job=end.job)
-            print(as_json(outcomes[0] if outcomes else None), flush=True)
-        else:
-            print(printable(f"{end.job} {end.type} {end.state} {end.text}"), flush=True)
-    progress.clear()
-    if left := len(jobs) - len(ends):
-        return failed(f"after {limit_s:g} s, {left} of {len(jobs)} jobs have not ended; see drover why")
-    return int(any(end.bits & FAILURE for end in ends))
+    ends = []
+    with Progress(len(jobs), "jobs") as progress:
+        for end in job_ends(session, jobs, limit_s, progress.show):
+            progress.clear()
+            ends.append(end)
+            if end.state == GONE:
+                no_such_job(end.job)
+            elif json:
+                outcomes = session.records("job_outcome", job=end.job)
+                print(as_json(outcomes[0] if outcomes else None), flush=True)
+            else:
+                print(printable(f"{end.job} {end.type} {end.state} {end.text}"), flush=True)
+    return _status(ends, len(jobs), limit_s)
 
 
 def print_results(session: Session, jobs: Collection[int], limit_s: float) -> int:
     """Print the result of each job as JSON, null if it has none; how others than done ended, on stderr."""
     warn_of_inactive_groups(session, jobs)
-    progress = Progress(len(jobs), "jobs")
-    ends = list(job_ends(session, jobs, limit_s, progress.show))
-    progress.clear()
-    for end in sorted(ends):
+    with Progress(len(jobs), "jobs") as progress:
+        ends = sorted(job_ends(session, jobs, limit_s, progress.show))
+    for end in ends:
         print(as_json(next(iter(session.records("job_outcome", job=end.job)), {"value": None})["value"]))
         if end.bits & FAILURE:
             warn(f"{end.job} {end.type} {end.state} {end.text}")
-    if left := len(jobs) - len(ends):
-        return failed(f"after {limit_s:g} s, {left} of {len(jobs)} jobs have not ended; see drover why")
+    return _status(ends, len(jobs), limit_s)
+
+
+def _status(ends: Collection[End], asked: int, limit_s: float) -> int:
+    """Return the exit status: 1 if a job failed; or has not ended in time, which is printed."""
+    if left := asked - len(ends):
+        return failed(f"after {limit_s:g} s, {left} of {asked} jobs have not ended; see drover why")
     return int(any(end.bits & FAILURE for end in ends))
 
 
@@ -170,22 +165,27 @@ def wait_for_any(session: Session, timeout_s: float) -> None:
 
 
 class Progress:
-    """A line that is drawn over itself, while `done` of `total` grows; it is erased at the end."""
+    """A line that is drawn over itself, while `done` of `total` grows; it is erased at the end of the block."""
 
     def __init__(self, total: int, what: str, clock: Callable[[], float] = monotonic) -> None:
         self._total, self._what, self._clock = total, what, clock
         self._began = self._drawn = clock()
         self._is_drawn = False
-        self.done = 0  # before those that `show` is told of
         self._is_terminal = sys.stderr.isatty()
 
-    def show(self, more: int) -> None:
-        """Draw the line, with so many more than `done`; not if it was just drawn, or the wait is short so far."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def show(self, done: int, before: int = 0) -> None:
+        """Draw the line; not if it was just drawn, or the wait is short so far. `before` were done before these."""
         now = self._clock()
         if not self._is_terminal or now - self._began < SILENT_S or now - self._drawn < EVERY_S:
             return
         self._drawn, self._is_drawn = now, True
-        sys.stderr.write(ERASE + line(self.done + more, self._total, self._what, now - self._began))
+        sys.stderr.write(ERASE + line(before + done, self._total, self._what, now - self._began))
         sys.stderr.flush()
 
     def clear(self) -> None:

@@ -58,6 +58,7 @@ select array(select relname from found where relkind in ('r', 'p', 'v', 'm', 'f'
  where not exists (select from found join pg_catalog.pg_attribute on attrelid = found.oid
                     where relname = 'migration' and attname = 'checksum')
 """
+LOCK_TIMEOUT = "60s"
 LOCK = "lock table drover.migration in share row exclusive mode"
 HOLDERS = """
 select pid, usename, application_name, to_char(xact_start, 'HH24:MI:SS'), relation::regclass::text
@@ -110,7 +111,7 @@ class Migration:
     checksum: str
 
 
-def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = "60s") -> list[str]:
+def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = LOCK_TIMEOUT) -> list[str]:
     """Bring the database up to date and return the names applied now, each in its own transaction.
 
     The registry of commands is written with them; where only that was out of date, `commands` is returned.
@@ -200,22 +201,22 @@ def _check(connection: psycopg.Connection, files: list[Migration]) -> None:
         raise WorldError(f"schema unknown: {problem}: install the drover that made the database")
 
 
-def apply_roles(conninfo: str, lock_timeout: str = "60s") -> None:
+def apply_roles(conninfo: str, lock_timeout: str = LOCK_TIMEOUT) -> None:
     """Create the roles and their grants: schema/roles.sql, which may be run repeatedly."""
-    text = (schema_dir() / "roles.sql").read_bytes()
-    with _connection(conninfo) as connection, connection.transaction(), _blamed("roles.sql"):
-        connection.execute("select set_config('lock_timeout', %s, true)", (lock_timeout,))
-        connection.execute(LOCK)
-        connection.execute(text)
+    _apply_file(conninfo, "roles.sql", lock_timeout)
 
 
-def apply_compat(conninfo: str, name: str, lock_timeout: str = "60s") -> None:
+def apply_compat(conninfo: str, name: str) -> None:
     """Create the views of an older system in schema NAME_compat, or replace them: schema/compat/NAME.sql."""
-    text = (schema_dir() / "compat" / f"{name}.sql").read_bytes()
-    with _connection(conninfo) as connection, connection.transaction(), _blamed(f"compat/{name}.sql"):
+    _apply_file(conninfo, f"compat/{name}.sql", LOCK_TIMEOUT)
+
+
+def _apply_file(conninfo: str, name: str, lock_timeout: str) -> None:
+    """Run a file of the schema in one transaction, under the lock of migrations."""
+    with _connection(conninfo) as connection, connection.transaction(), _blamed(name):
         connection.execute("select set_config('lock_timeout', %s, true)", (lock_timeout,))
         connection.execute(LOCK)
-        connection.execute(text)
+        connection.execute((schema_dir() / name).read_bytes())
 
 
 def compat_to_apply(conninfo: str, wanted: list[str], *, all_there: bool) -> list[str]:
@@ -327,10 +328,9 @@ def cancelled(error: psycopg.errors.QueryCanceled) -> str:
 
 
 @contextmanager
-def _connection(
-    conninfo: str, next_step: str = "give [database] url a role that owns the database"
-) -> Iterator[psycopg.Connection]:
-    with _told(next_step), _opened(conninfo) as connection:
+def _connection(conninfo: str) -> Iterator[psycopg.Connection]:
+    """Connect as one who changes the schema."""
+    with _told("give [database] url a role that owns the database"), _opened(conninfo) as connection:
         try:
             yield connection
         except psycopg.errors.LockNotAvailable as error:

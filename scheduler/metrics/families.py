@@ -4,7 +4,7 @@ Gauges say what is now. Counters and histograms of jobs and agents are sums of d
 daemons; those with a label `scheduler` are of one process, and begin anew with it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -138,8 +138,3 @@ def _of_times(
         buckets = [(bucket, sum(count for bound, count in own if bound <= float(bucket))) for bucket in c.BUCKETS]
         family.add_metric((type,), buckets, sums.get((type,), 0.0))
     return family
-
-
-def names(metrics: Iterable[Metric]) -> set[str]:
-    """Return the names of these metrics' series, as a scrape has them."""
-    return {sample.name for metric in metrics for sample in metric.samples}

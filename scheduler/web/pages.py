@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from scheduler.cli.health import group_warnings, headline, level_of, sentence
+from scheduler.cli.health import group_warnings, headline, level_of, read_group, sentence
 from scheduler.cli.session import NOTHING, Session
 from scheduler.cli.show import describe
 from scheduler.model.states import IN_HAND, JOB_STATES, TERMINAL
@@ -46,7 +46,7 @@ def overview(request: Request, session: Session) -> Page:
     group: str = request.app.state.group
     cached = request.state.login.cached
     with session.connection.transaction():
-        facts = session.records("group", group=group)[0] | {"name": group}
+        facts = read_group(session, group)
         counts = cached("counts", COUNT_AGE_S, lambda: session.rows("job_counts"))
         values = {
             "headline": headline(facts),

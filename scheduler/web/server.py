@@ -69,7 +69,7 @@ HEADERS: Final[Mapping[str, str]] = {
 
 def serve(options: Namespace, config: Config) -> int:
     """Serve until it is stopped. The key is for the reader of this terminal, and new each time."""
-    with listening(options.host, options.port) as listener, people_database(config) as (conninfo, _):
+    with listening(options.host, options.port) as listener, people_database(config) as conninfo:
         names = [*options.names, options.host]
         key = secrets.token_urlsafe(18) if sys.stdout.isatty() or is_embedded_url(config.database.url) else ""
         app = make_app(conninfo, config.scheduler.group, key, names)
