@@ -52,6 +52,7 @@ KEYWORDS: Final = (
 BY_CAPITALS: Final = {keyword.upper(): keyword for keyword in KEYWORDS} | {b"OKAY": protocol.OK}
 _FIRST_WORD: Final = re.compile(rb"\s*([A-Za-z]+)[.!]*(?=[\s:]|$)")
 Outcome = Literal["done", "failed", "blocked", "silent", "died"]
+ENDS: Final[dict[bytes, Outcome]] = {protocol.FAIL: "failed", protocol.BLOCKED: "blocked"}
 
 
 def config_of(name: str, command: Sequence[str]) -> Config:
@@ -251,11 +252,34 @@ class Talk:
     said: list[bytes] = field(default_factory=list)
     statements: list[bytes] = field(default_factory=list)  # DB lines
     mistakes: list[str] = field(default_factory=list)
+    at_ok: Outcome = "done"  # the outcome, if OK comes now
 
     @property
     def last_words(self) -> str:
         """The last line that was said, as a report shows it."""
         return shown(self.said[-1]) if self.said else ""
+
+    def hear(self, line: bytes) -> None:
+        """Note a line about the item; of FAIL and BLOCKED the first counts."""
+        keyword, text = protocol.parse(line)
+        self.said = [*self.said[1 - KEPT :], line]
+        if len(self.mistakes) < KEPT:
+            self.mistakes += mistakes(line)
+        if keyword == protocol.DB:
+            self.statements.append(text)
+        elif keyword in ENDS and self.at_ok == "done":
+            self.at_ok, self.reason = ENDS[keyword], shown(text)
+
+    def finish(self, seconds: float) -> None:
+        """Note that OK has come."""
+        self.outcome, self.seconds = self.at_ok, seconds
+
+    def end_without_ok(self, agent: AgentProcess) -> None:
+        """Note why no OK came: the line is too long, or the agent has ended; else it is silent."""
+        if len(agent.rest) > protocol.LINE_LIMIT:
+            self.mistakes.append(f"a line over {protocol.LINE_LIMIT} bytes: print less, or in several lines")
+        elif agent.is_over:
+            self.outcome, self.reason = "died", agent.end_in_words(DEATH_S)
 
 
 def talk(
@@ -272,29 +296,19 @@ def talk(
     is answered with.
     """
     told, began = Talk(), time.monotonic()
-    ends: dict[bytes, Outcome] = {protocol.FAIL: "failed", protocol.BLOCKED: "blocked"}
-    outcome: Outcome = "done"
     agent.send(line)
     while (said := agent.line(limit_s)) is not None:
-        keyword, text = protocol.parse(said)
+        keyword = protocol.parse(said)[0]
         if keyword == protocol.OK:
-            told.outcome, told.seconds = outcome, time.monotonic() - began
+            told.finish(time.monotonic() - began)
             return told
         heard(said)
-        told.said = [*told.said[1 - KEPT :], said]
-        if len(told.mistakes) < KEPT:
-            told.mistakes += mistakes(said)
+        told.hear(said)
         if keyword == protocol.DB:
-            told.statements.append(text)
             agent.send(answer)
-        elif keyword in ends and outcome == "done":
-            outcome, told.reason = ends[keyword], shown(text)
         if time.monotonic() - began > most_s:
             break
-    if len(agent.rest) > protocol.LINE_LIMIT:
-        told.mistakes.append(f"a line over {protocol.LINE_LIMIT} bytes: print less, or in several lines")
-    elif agent.is_over:
-        told.outcome, told.reason = "died", agent.end_in_words(DEATH_S)
+    told.end_without_ok(agent)
     return told
 
 

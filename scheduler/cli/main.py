@@ -77,31 +77,22 @@ def _greet() -> int:
 def _run(options: Namespace) -> int:
     """Run the command, or go on as the daemon whose program was executed before us."""
     words = os.environ.pop("DROVER_HANDOVER", "")
-    if options.command != "run":
+    if options.command != "run" or not (words or "LISTEN_PID" in os.environ):
         return _call(options)
-    if not words:
-        return _begin(options)
-    from scheduler.daemon.handover import Takeover  # no other command needs it
+    from scheduler.daemon.handover import Takeover  # no other command needs them
+    from scheduler.daemon.inheritance import Inheritance
     from scheduler.drivers.system import hide
 
     hide()  # first: agents live that could look
-    takeover = options.takeover = Takeover(words, os.environ)
-    return takeover.guard(lambda: _call(options))
+    if words:
+        takeover = Takeover(words, os.environ)
+        return takeover.guard(lambda: _call(options, takeover=takeover))
+    inheritance = Inheritance(os.environ)  # what the one before us has left to the service manager
+    return _call(options, inheritance=inheritance, takeover=inheritance.takeover)
 
 
-def _begin(options: Namespace) -> int:
-    """Run the daemon, or go on as the one before us if that has left something to the service manager."""
-    if "LISTEN_PID" in os.environ:
-        from scheduler.daemon.inheritance import Inheritance
-        from scheduler.drivers.system import hide
-
-        hide()
-        options.inheritance = Inheritance(os.environ)
-        options.takeover = options.inheritance.takeover
-    return _call(options)
-
-
-def _call(options: Namespace) -> int:
+def _call(options: Namespace, **inherited: object) -> int:
+    """Call the function of the command; that of `run` gets what a daemon goes on with, too."""
     if options.database is not None:
         from scheduler.cli.config_files import without_password  # not for --help, as below
 
@@ -111,7 +102,7 @@ def _call(options: Namespace) -> int:
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
-    status: int = function(options, config)
+    status: int = function(options, config, **inherited)
     return status
 
 

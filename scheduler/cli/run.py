@@ -47,11 +47,15 @@ FIRST_WAIT_S: Final = 0.2
 DAEMON_ONLY: Final = ("read_stdin", "ignore_hosts", "rescue", "test", "test_first", "quits")
 
 
-def run(options: Namespace, config: Config) -> int:
-    """Serve until it is stopped, or run by hand the jobs that are named; return the exit status."""
+def run(
+    options: Namespace, config: Config, takeover: Takeover | None = None, inheritance: Inheritance | None = None
+) -> int:
+    """Serve until it is stopped, or run by hand the jobs that are named; return the exit status.
+
+    `takeover` is the state that the program before us has left, `inheritance` what the service manager keeps for us.
+    """
     if options.jobs:
         return run_by_hand(options, config)
-    takeover: Takeover | None = getattr(options, "takeover", None)
     if takeover is not None and takeover.is_trial:
         return rehearse(takeover, config)
     refuse_root(options)
@@ -61,17 +65,34 @@ def run(options: Namespace, config: Config) -> int:
     hide()
     take_name(f"drover {config.scheduler.group}")
     config = _with_options(config, options)
-    if takeover is None and options.quits and (daemon_name := _active_daemon(config)):
+    if takeover is None and (status := _status_before_serving(options, config)) is not None:
+        return status
+    return _serve(options, config, environment, takeover, inheritance or Inheritance(os.environ))
+
+
+def _status_before_serving(options: Namespace, config: Config) -> int | None:
+    """Return the exit status if there is nothing to serve: another daemon does, or the test of agents was all."""
+    if options.quits and (daemon_name := _active_daemon(config)):
         print(printable(f"group {config.scheduler.group} is served by {daemon_name}"))
         return 0
-    if takeover is None and (options.test or options.test_first):
+    if options.test or options.test_first:
         failed = test_agents(config)
         if options.test or failed:
             return 1 if failed else 0
+    return None
+
+
+def _serve(
+    options: Namespace,
+    config: Config,
+    environment: Mapping[str, str],
+    takeover: Takeover | None,
+    inheritance: Inheritance,
+) -> int:
+    """Run the daemon with its database, below a guardian; return the exit status."""
     log.LOG.info("configuration %s", locate(options.config, os.environ))
     written, config = config.database, with_logins(config, os.environ)
     read = _reload_function(options, written, config.database)
-    inheritance = getattr(options, "inheritance", None) or Inheritance(os.environ)
     if takeover is not None:
         takeover, config = _with_state(takeover, config, inheritance)
     is_elsewhere = takeover is not None and not takeover.is_left  # the program to be executed next, after a hand-back
@@ -94,13 +115,12 @@ def run(options: Namespace, config: Config) -> int:
             )  # fmt: skip
             if guardian_fd is not None:
                 daemon.loop.register(guardian_fd, EPOLLIN, partial(_guardian_ended, daemon.loop, guardian_fd))
-            status = daemon.run()
+            return daemon.run()
         finally:
             is_over = takeover is None or takeover.is_over  # else the program before us goes on with what there is
             if is_over and kept_agents is None:  # else the warden does that
                 guardian.end_family()
             close_all(locks)
-    return status
 
 
 def _with_state(takeover: Takeover, config: Config, inheritance: Inheritance) -> tuple[Takeover | None, Config]:

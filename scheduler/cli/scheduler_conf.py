@@ -118,6 +118,10 @@ class Old:
         """Add a problem."""
         self.problems.append((place, problem))
 
+    def raise_verbose(self, level: int) -> None:
+        """Note that a line asks for a level: the greatest counts."""
+        self.verbose = max(self.verbose, level)
+
 
 class Agent(NamedTuple):
     """A type of agent: the command on each of its hosts, the slots on every one, and its attributes."""
@@ -136,7 +140,7 @@ def convert(files: Sequence[tuple[str, bytes]]) -> Imported:
                 _read_line(old, (file, number), line)
             except ValueError as reason:
                 old.note((file, number), str(reason))
-    _check_ranges(old)
+    ranges = _known_ranges(old)
     hosts = old.hosts or {FIRST_HOST: Host((0, 1))}
     names = _names(old.agents)
     agents = {names[kind]: agent for kind, lines in old.agents.items() if (agent := _agent(old, hosts, kind, lines))}
@@ -144,7 +148,7 @@ def convert(files: Sequence[tuple[str, bytes]]) -> Imported:
         if agent.attributes.get("agent") == name:
             del agent.attributes["agent"]  # as it is without
     toml = "".join(_toml(old.verbose, hosts, agents)) if agents else ""
-    sql = "".join(_sql(old.ranges))
+    sql = "".join(_sql(ranges))
     return Imported(toml, sql, [f"{files[file][0]}:{line}: {text}" for (file, line), text in sorted(old.problems)])
 
 
@@ -201,13 +205,10 @@ def _read_host(old: Old, place: Place, words: list[str]) -> None:
 
 
 def _read_verbose(old: Old, _place: Place, words: list[str]) -> None:
-    old.verbose = max(old.verbose, _number("%Verbose", " ".join(words)))
+    old.raise_verbose(_number("%Verbose", " ".join(words)))
 
 
-DIRECTIVES: Final[dict[str, Callable[[Old, Place, list[str]], None]]] = {
-    "%Host": _read_host,
-    "%Verbose": _read_verbose,
-}
+DIRECTIVES: Final[dict[str, Callable[[Old, Place, list[str]], None]]] = {"%Host": _read_host, "%Verbose": _read_verbose}
 
 
 def _read_agent(old: Old, place: Place, text: str) -> None:
@@ -271,12 +272,13 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
-def _check_ranges(old: Old) -> None:
-    """Leave out the ranges of hosts that no line declares."""
-    unknown = [each for each in old.ranges if each.host not in old.hosts]
-    for each in unknown:
-        old.note(each.place, f"no %Host line declares {_shown(each.host)}; give Scheduler.conf and Hosts.conf together")
-    old.ranges = [each for each in old.ranges if each.host in old.hosts]
+def _known_ranges(old: Old) -> list[Range]:
+    """Return the ranges but those of hosts that no line declares."""
+    for each in old.ranges:
+        if each.host not in old.hosts:
+            text = f"no %Host line declares {_shown(each.host)}; give Scheduler.conf and Hosts.conf together"
+            old.note(each.place, text)
+    return [each for each in old.ranges if each.host in old.hosts]
 
 
 def _names(kinds: Iterable[Kind]) -> dict[Kind, str]:

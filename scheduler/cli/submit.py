@@ -12,6 +12,7 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import islice
 from math import inf
 from shlex import quote
@@ -87,7 +88,6 @@ def submit_jobs(options: Namespace, config: Config) -> int:
         if reason := refusal(session, options.type, options.queue, options.host, force=options.force):
             hint = f"; to wait {options.type} s write --wait={options.type}"
             return failed(reason + (hint if options.wait is not None and options.type.isdecimal() else ""))
-        _read_times(session, options)
         jobs = _insert(session, options, texts)
         if options.result:
             return print_results(session, jobs, inf if options.wait is None else options.wait)
@@ -96,11 +96,13 @@ def submit_jobs(options: Namespace, config: Config) -> int:
         return 0 if options.wait is None else print_ends(session, jobs, options.wait, json=options.json)
 
 
-def _read_times(session: Session, options: Namespace) -> None:
-    """Replace the texts of times and lengths by values. Errors: ConfigError."""
-    options.not_before = instant(session, "--not-before", options.not_before, sign=1)
-    options.not_after = instant(session, "--not-after", options.not_after, sign=1)
-    options.timeout = interval("--timeout", options.timeout)
+def _times(session: Session, options: Namespace) -> dict[str, datetime | timedelta | None]:
+    """Return the times and lengths that options name, by the attributes that hold their texts. Errors: ConfigError."""
+    return {
+        "not_before": instant(session, "--not-before", options.not_before, sign=1),
+        "not_after": instant(session, "--not-after", options.not_after, sign=1),
+        "timeout": interval("--timeout", options.timeout),
+    }
 
 
 def read_lines(file: BinaryIO) -> Iterator[str]:
@@ -120,7 +122,8 @@ def _insert(session: Session, options: Namespace, texts: Iterable[str]) -> list[
 
     Names only the columns that were asked for: the grants of the role need not be wider than that.
     """
-    given = {column: value for name, column in COLUMNS.items() if (value := getattr(options, name)) is not None}
+    asked = vars(options) | _times(session, options)
+    given = {column: asked[name] for name, column in COLUMNS.items() if asked[name] is not None}
     if (parent := options.traceparent) is not None:
         if trace_id(parent) is None:
             raise ConfigError(f"--traceparent {parent}: is no traceparent, as 00-TRACE-PARENT-01; nothing was queued")

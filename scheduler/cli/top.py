@@ -23,9 +23,10 @@ import psycopg
 from rich.text import Text
 
 from scheduler.cli import admin
-from scheduler.cli.health import CRITICAL, Row, group_warnings, headline, level_of, sentence
+from scheduler.cli.health import CRITICAL, Row, group_warnings, headline, level_of, read_group, sentence
 from scheduler.cli.output import cell, printable
 from scheduler.cli.session import Session, connect
+from scheduler.cli.status import shares
 from scheduler.cli.terminal import STYLES
 from scheduler.errors import ConfigError, DroverError
 from scheduler.model.config import Config
@@ -83,6 +84,19 @@ class Choice:
     place: int = 0  # of it, among all that can be chosen
     message: str = ""
     to_kill: int | None = field(default=None)
+
+    def tell(self, message: str) -> None:
+        """Show a message until the next key."""
+        self.message = message
+
+    def ask_to_kill(self, job: int) -> None:
+        """Ask whether a job is to be killed; the next key is the answer."""
+        self.to_kill, self.message = job, f"kill job {job}? y, or any other key"
+
+    def take_to_kill(self) -> int | None:
+        """Return the job that was asked about, which is forgotten."""
+        job, self.to_kill = self.to_kill, None
+        return job
 
     def move(self, choices: Sequence[Chosen], step: int) -> None:
         """Choose another row; the first if none is chosen, the one in its place if the chosen one is gone."""
@@ -148,7 +162,7 @@ class _Top:
         session, name = self._session, self._group
         with session.connection.transaction():
             session.run("one_moment")
-            group = session.records("group", group=name)[0] | {"name": name}
+            group = read_group(session, name)
             counts = Counter[str]()
             for kind, state, count in session.rows("job_counts"):
                 counts[state] += count if kind != "command" else 0
@@ -185,13 +199,12 @@ class _Top:
     def _handle(self, key: str, view: "View") -> bool:
         """Do what a key says; return whether to look again at once."""
         choice = self._choice
-        if choice.to_kill is not None:
-            job, choice.to_kill = choice.to_kill, None
-            choice.message = "" if key != "y" else self._command(f"killjob {job}")
+        if (job := choice.take_to_kill()) is not None:
+            choice.tell("" if key != "y" else self._command(f"killjob {job}"))
             return key == "y"
         if key in STEPS:
             choice.move(view.choices(), STEPS[key])
-            choice.message = ""
+            choice.tell("")
             return False
         return self._act(key, view) if choice.at else False
 
@@ -202,15 +215,15 @@ class _Top:
         match key, choice.at:
             case "p", ("queue", name):
                 is_paused = next((row["paused"] for row in view.queues if row["queue"] == name), False)
-                choice.message = self._command(f"{'continue' if is_paused else 'pause'} {name}")
+                choice.tell(self._command(f"{'continue' if is_paused else 'pause'} {name}"))
                 return True
             case "K", ("job", int(job)):
-                choice.to_kill, choice.message = job, f"kill job {job}? y, or any other key"
+                choice.ask_to_kill(job)
             case (("w" | "\n" | "\r"), ("job", job)):
                 reasons = self._session.rows("job_reason", job=job)
-                choice.message = f"job {job}: {reasons[0][0]}" if reasons else f"no job {job}"
+                choice.tell(f"job {job}: {reasons[0][0]}" if reasons else f"no job {job}")
             case _ if key in WANTED:
-                choice.message = f"choose a {WANTED[key]} first, with the arrows"
+                choice.tell(f"choose a {WANTED[key]} first, with the arrows")
         return False
 
     def _command(self, words: str) -> str:
@@ -251,9 +264,8 @@ def draw(view: View, choice: Choice, lines: int, columns: int) -> list[Text]:
     head = [*_head(view)]
     foot = [Text(choice.message, "bold") if choice.message else Text(LEGEND, "dim"), Text(KEYS, "dim")]
     parts = [part for part in (_slots(view), _conditions(view), _queues(view, choice), _jobs(view, choice)) if part[1:]]
-    room = lines - len(head) - len(foot) - PART_LINES * len(parts)
-    shares = _shares([len(part) - 1 for part in parts], room)
-    body = [line for part, rows in zip(parts, shares, strict=True) for line in _cut(part, max(rows, LEAST_ROWS))]
+    rooms = shares([len(part) - 1 for part in parts], lines - len(head) - len(foot), PART_LINES)
+    body = [line for part, rows in zip(parts, rooms, strict=True) for line in _cut(part, max(rows, LEAST_ROWS))]
     shown = [*head[: max(lines - 2, 1)], *body][: lines - len(foot)] + foot
     for line in shown:
         line.truncate(columns)
@@ -266,15 +278,6 @@ def _head(view: View) -> Iterator[Text]:
     yield Text(f"{counts or 'no jobs'}   {view.ended_per_s:,.1f} jobs/s  {view.items_per_s:,.1f} items/s")
     for row in view.warnings[:3]:
         yield Text(printable(": ".join(sentence(row))), "red" if level_of(row) == CRITICAL else "yellow")
-
-
-def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Return how many rows each part gets: what it wants, or as many as every other part that wants more."""
-    shares = [0] * len(wanted)
-    for others, (place, want) in enumerate(sorted(enumerate(wanted), key=lambda each: each[1])):
-        shares[place] = min(want, max(room, 0) // (len(wanted) - others))
-        room -= shares[place]
-    return shares
 
 
 def _cut(part: Sequence[Text], rows: int) -> Iterator[Text]:

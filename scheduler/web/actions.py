@@ -36,7 +36,7 @@ def act(request: Request, form: Form) -> Response:
     verb = _verb(last(form, "about"), last(form, "verb"))
     words = [word for word in dict.fromkeys(form.get("word", [])) if word.strip()]
     if not words:
-        person.notes.append(("bad", f"{verb.name}: nothing was marked; no command was sent"))
+        person.note("bad", f"{verb.name}: nothing was marked; no command was sent")
     else:
         _give(request, [f"{verb.name} {word}" for word in words[:MOST]])
     return _back(form)
@@ -50,9 +50,7 @@ def act_on_all(request: Request, form: Form) -> Response:
     with session_of(request) as session:
         jobs = numbers(session, wanted, verb)
     if len(jobs) > (job_filter.number(last(form, "count")) or 0):
-        person.notes.append(
-            ("bad", f"{verb.name}: there are more such jobs by now, {len(jobs)}; look, and send it again")
-        )
+        person.note("bad", f"{verb.name}: there are more such jobs by now, {len(jobs)}; look, and send it again")
         return RedirectResponse(f"/jobs/all{job_filter.link(wanted)}", 303)
     _give(request, [f"{verb.name} {job}" for job in jobs])
     return RedirectResponse(f"/jobs{job_filter.link(wanted)}", 303)
@@ -96,11 +94,10 @@ def _give(request: Request, commands: Sequence[str]) -> None:
         with session_of(request) as session:
             with writing(session):
                 sent = [pk for (pk,) in session.rows("insert_commands", commands=list(commands))]
-            person.notes += _notes(session, sent)
-    except CommandError as mistake:
-        person.notes.append(("bad", f"{mistake}; no command was sent"))
-    except DroverError as error:
-        person.notes.append(("bad", f"{error}; no command was sent"))
+            for kind, text in _notes(session, sent):
+                person.note(kind, text)
+    except (CommandError, DroverError) as error:
+        person.note("bad", f"{error}; no command was sent")
 
 
 def _notes(session: Session, sent: Sequence[int]) -> list[tuple[str, str]]:

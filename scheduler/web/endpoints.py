@@ -66,12 +66,10 @@ def identify(request: Request) -> None:
 def render(request: Request, page: Page, status: int = 200) -> Response:
     """Return a page as HTML, with what all pages have."""
     person = request.state.person
-    notes = []
-    if person:
-        notes, person.notes = person.notes, []
     html = request.app.state.templates.get_template(page.template).render(
-        page.values, page=page, request=request, person=person, notes=notes, path=request.url.path,
+        page.values, page=page, request=request, person=person, path=request.url.path,
         here=f"{request.url.path}?{request.url.query}".rstrip("?"), possible=possible, needs_care=NEEDS_CARE,
+        notes=person.take_notes() if person else [],
     )  # fmt: skip
     return HTMLResponse(html, status)
 

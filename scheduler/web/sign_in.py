@@ -40,6 +40,19 @@ class Person:
     seen: float = 0.0
     notes: list[tuple[str, str]] = field(default_factory=list)  # (kind, text), shown once
 
+    def note(self, kind: str, text: str) -> None:
+        """Keep a note for the next page."""
+        self.notes.append((kind, text))
+
+    def take_notes(self) -> list[tuple[str, str]]:
+        """Return the notes, which are shown once."""
+        notes, self.notes = self.notes, []
+        return notes
+
+    def visit(self, now: float) -> None:
+        """Note the time of a visit."""
+        self.seen = now
+
     def owns(self, token: str) -> bool:
         """Return whether a form was made for this person."""
         return hmac.compare_digest(token.encode(), self.token.encode())
@@ -62,7 +75,7 @@ class People:
         """Return the person with this cookie, or None, and note the time of this visit."""
         person = self._people.get(secret or "")
         if person:
-            person.seen = self._now()
+            person.visit(self._now())
         return person
 
     def sign_in(self, role: str, password: str) -> str:
