@@ -2,7 +2,7 @@
 
 Which verbs there are and what follows them is in scheduler.model.verbs, what they do is the scheduler's. Rows go in
 through drover.command, so that a role that is no operator may command its own jobs. Queues, hosts and agent types are
-changed by command rows too: the scheduler obeys at once, and answers what was wrong with them.
+changed by command rows too: the scheduler applies them at once, and its answer says what was wrong.
 
 Jobs that are named, and `flush DAYS` alone, become commands at once. Jobs that filters choose are counted first; on a
 terminal the count must be confirmed, elsewhere --yes be given. Commands go out in parts, so that Ctrl-C leaves the rest
@@ -39,7 +39,7 @@ PART: Final = 200  # commands that are sent at once: some seconds
 PIECE: Final = 1000  # jobs that one statement removes
 WANTED: Final = {"retry": "have failed", "cancel": "are left that have not ended", "flush": "have ended so long ago"}
 SHOWN: Final = 20  # jobs that --dry-run lists
-REFUSALS: Final = 5  # that are printed; of the rest, how many
+REFUSALS: Final = 5  # that are printed; the others are counted
 
 
 class Answer(NamedTuple):
@@ -113,7 +113,7 @@ def send(
 ) -> list[Answer]:
     """Insert the commands, all or none; return the answers that came in time. Errors: ConfigError if one is none.
 
-    `each` is called now and then with the number of those that have ended.
+    `each` is called while they wait, with the number of commands that have ended.
     """
     try:
         for words in commands:
@@ -229,7 +229,7 @@ class Job(NamedTuple):
 
 
 def send_to_chosen(options: Namespace, config: Config) -> int:
-    """Do it to the jobs that are named, or to those that are chosen; 1 if one is refused."""
+    """Retry, cancel or flush the jobs that are named, or those that filters choose; 1 if one is refused."""
     if not filters_are_given(options) and not options.dry_run:
         return send_commands(options, config)
     with connect(config) as session:
@@ -279,7 +279,7 @@ def _count(jobs: Sequence[Job]) -> str:
 
 
 def _is_meant(options: Namespace, jobs: Sequence[Job]) -> bool:
-    """Ask, on a terminal; return True if --yes says so. Errors: ConfigError if there is no terminal to ask on."""
+    """Return whether the user confirms it, on a terminal or by --yes. Errors: ConfigError if neither is there."""
     if options.yes:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -1,4 +1,4 @@
-"""`drover agent new`, `drover agent run` and `drover agent-check PROGRAM`: for those who write agents.
+"""`drover agent new`, `drover agent run` and `drover agent-check PROGRAM`: for authors of agents.
 
 None of them needs a daemon or a database. The referee's checks are in referee.py, the skeletons in agents/lib.
 """
@@ -39,7 +39,7 @@ DEATH_S: Final = 1.0
 
 
 class Language(NamedTuple):
-    """The skeleton of a language, the suffix of its source, the helper library beside it, what has to be done first."""
+    """The skeleton of a language, the suffix of its source, its helper library, and the command that builds it."""
 
     skeleton: str
     suffix: str = ""  # of a source that has to be compiled

@@ -115,7 +115,7 @@ class AgentProcess:
 
     @property
     def is_over(self) -> bool:
-        """Whether it will say nothing more: its output has ended, and all of it was returned."""
+        """Return whether its output has ended, and all lines of it were returned."""
         return self._out.fileno() not in self._open and not self._lines
 
     @property
@@ -125,11 +125,11 @@ class AgentProcess:
 
     @property
     def has_unread(self) -> bool:
-        """Whether a part of what was sent to it has found no room yet, as it does not read."""
+        """Return whether bytes that were sent are still unread: the pipe is full."""
         return bool(self._unsent)
 
     def send(self, data: bytes) -> None:
-        """Send bytes, as far as it reads them; the rest is sent while we wait for what it says."""
+        """Write as many bytes as the pipe takes; the rest is written while we wait for lines."""
         self._unsent += data
         self._turn(0)
 
@@ -195,7 +195,7 @@ class AgentProcess:
         return f"{status_in_words(status)}{f': {lines[-1]}' if lines else ''}"
 
     def _turn(self, limit_s: float) -> None:
-        """Move what can be moved; wait for that at most so long."""
+        """Read and write what is possible now; wait for that at most so long."""
         poll = select.poll()
         for fd in self._open:
             if fd != self._out.fileno() or self._waiting < OUTPUT_LIMIT:
@@ -256,7 +256,7 @@ class Talk:
 
     @property
     def last_words(self) -> str:
-        """The last line that was said, as a report shows it."""
+        """Return the last line that was said, as a report shows it."""
         return shown(self.said[-1]) if self.said else ""
 
     def hear(self, line: bytes) -> None:
@@ -336,7 +336,7 @@ def lookalike(line: bytes) -> str:
 
 
 def shown(line: bytes) -> str:
-    """Return a line as a report shows it: a part of it, and no byte that a terminal would obey."""
+    """Return a line as a report shows it: cut, and without control bytes."""
     return clipped(protocol.printable(line), SHOWN)
 
 

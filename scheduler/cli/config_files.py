@@ -301,7 +301,7 @@ def _is_below(each: Setting, name: str) -> bool:
 
 
 def _main_file(options: Namespace) -> Setting:
-    """Return which file is read, and who says so."""
+    """Return which file is read, and what chose it."""
     path = locate(options.config, os.environ)
     if options.config:
         origin = "-c"
@@ -322,7 +322,7 @@ def _file_origins(texts: Iterable[tuple[str, str]]) -> dict[Key, str]:
 
 
 def _database_origins(options: Namespace) -> dict[Key, str]:
-    """Return who else says which database is meant: -d, or the environment."""
+    """Return the origin of the keys of [database] that -d or the environment overrides."""
     if options.database is not None:
         return {("database", key): "-d" for key in OVERRIDDEN}
     is_given = os.environ.get("DROVER_DATABASE_URL")

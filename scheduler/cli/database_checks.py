@@ -1,4 +1,4 @@
-"""What the database lets a daemon do: log in over each of its connections, read and write, be told of changes.
+"""Checks of the database: log-ins over each connection of a daemon, the schema, roles, statements, notifications.
 
 All connections of the daemon are open at once, so that a limit of connections shows here too. Changes nothing.
 """
@@ -75,7 +75,9 @@ def findings_in_database(config: Config, conninfo: str) -> Iterator[Finding]:
                 yield FAIL, f"{problem}: default_transaction_read_only is on: reset it for the database or the role"
         missing = ", ".join(name for (name,) in session.rows("missing_roles", roles=ROLES))
         yield (WARN, f"roles: {missing} missing; run drover init --roles") if missing else (OK, "roles")
-    yield from try_logins(config, conninfo_of_daemon(config, conninfo))  # with no session of ours beside them
+    yield from try_logins(
+        config, conninfo_of_daemon(config, conninfo)
+    )  # while no session of ours counts against a limit
     with translated_errors(), open_session(conninfo) as session:
         yield from _warnings(session)
     yield from _statements(config, conninfo)
@@ -208,7 +210,7 @@ def refused(who: str, error: psycopg.Error, role: str, keys: str) -> str:
 
 
 def tried_in_database(config: Config, conninfo: str) -> Iterator[Finding]:
-    """Yield what check finds, then what the connections of the daemon and of people are good for."""
+    """Yield the findings of check, then those about the connections of the daemon and of people."""
     yield from findings_in_database(config, conninfo)
     own = conninfo_of_daemon(config, conninfo)
     try:

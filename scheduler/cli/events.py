@@ -1,4 +1,4 @@
-"""`drover subscribe`, `unsubscribe`, `subscriptions` and `events`: ask for events, see what is delivered, read, post.
+"""`drover subscribe`, `unsubscribe`, `subscriptions` and `events`: subscribe, list deliveries, print and post events.
 
 The functions of the database refuse what a role may not subscribe to; nothing here decides it.
 """
@@ -52,7 +52,7 @@ def unsubscribe(options: Namespace, config: Config) -> int:
 
 
 def subscriptions(options: Namespace, config: Config) -> int:
-    """Print subscriptions and how their deliveries fare, or switch some on or off."""
+    """Print subscriptions and the state of their deliveries, or switch some on or off."""
     with connect(config) as session:
         if options.action != "list":
             return _each(session, f"{options.action}_subscription", options, f"{options.action}d")

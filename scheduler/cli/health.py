@@ -1,4 +1,4 @@
-"""What keeps jobs waiting and what harms the database, each with what to do next; and `drover health`, for monitoring.
+"""Warnings: what keeps jobs waiting and what harms the database, each with the next step; `drover health` prints them.
 
 Each warning is a statement of schema/cli.sql that returns (who, age, what), and what to do next if that differs from
 row to row. Changes nothing.
@@ -48,7 +48,7 @@ class Limits:
 
 
 END_IT: Final = "let its owner end it, or select pg_terminate_backend(pid)"
-# What a warning means for `drover health`: work stands or may be lost, or it will suffer, or the rest cannot be seen.
+# Warnings that are critical for `drover health`: no work is done, or work may be lost. Others will slow work down.
 CRITICAL_KINDS: Final = {
     "no scheduler", "agents failed", "refused", "connection", "impossible", "notifications", "database"
 }  # fmt: skip
@@ -94,7 +94,7 @@ OF_DATABASE: Final = (
 
 
 def show_health(options: Namespace, config: Config) -> int:
-    """Print a line for each reason why the group is not in order; 0 if it is, 1 if it will suffer, 2 if work stands."""
+    """Print a line for each warning of the group; return 0 if there is none, 2 if one is critical, else 1."""
     name = options.group or config.scheduler.group
     head, unseen = "", list[str]()
     try:
@@ -116,7 +116,7 @@ def show_health(options: Namespace, config: Config) -> int:
 
 
 def reasons(group: Mapping[str, Any], warnings: Sequence[Row]) -> Iterator[Row]:
-    """Yield what is not in order: the warnings that are reasons, and an absent scheduler although no job waits."""
+    """Yield the warnings that count for the exit status, and that no scheduler is active although no job waits."""
     if not group["active"] and not any(kind == "no scheduler" for kind, *_ in warnings):
         yield "no scheduler", f"group {group['name']}", None, "no scheduler is active", OF_GROUP[0].next
     yield from (row for row in warnings if row[0] not in NO_REASONS)

@@ -1,6 +1,7 @@
-"""What this machine lets a daemon do: its programs, files and limits, and whether it reaches the other hosts.
+"""Checks of this machine: programs, files and limits that a daemon needs, and whether the other hosts are reached.
 
-Pure functions of numbers decide; the others ask the machine. Changes nothing, no file is created to try it.
+Pure functions of numbers decide; the others ask the machine. Changes nothing: no file is created to test whether one
+can be.
 """
 
 import os
@@ -190,7 +191,7 @@ def _programs_of_others(config: Config) -> Iterator[Finding]:
         try:
             program = Path(find_program(agent.command[0], search_path(agent, around), agent.cwd or None))
         except OSError:
-            continue  # on another host, or told of with what is missing
+            continue  # on another host, or already reported as missing
         for path in (program, program.parent):
             mode = path.stat().st_mode
             if mode & WRITABLE and not mode & stat.S_ISVTX:

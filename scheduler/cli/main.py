@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status: 0 ok, 1 failed, 2 configuration or usage, 3 no database."""
     words = sys.argv[1:] if argv is None else argv
     options = parse(words) if words else None
-    from scheduler.cli.output import printable, warn  # only now: --help should come at once
+    from scheduler.cli.output import printable, warn  # not before parsing: --help should be fast
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -107,8 +107,8 @@ def _call(options: Namespace, **inherited: object) -> int:
 
 
 def _configuration(options: Namespace) -> "Config":
-    """Return what the command needs of it; no file is read if it needs the database only, and that is named."""
-    from scheduler.model.config import Config, Database  # not for --help: it takes as long as all the rest
+    """Return the configuration that the command needs; no file is read if -d or the environment names all of that."""
+    from scheduler.model.config import Config, Database  # not for --help: this import takes as long as all others
 
     needs = COMMANDS[options.command].needs
     if needs == "nothing" or (needs == "types" and "/" in _first_word(options)):
@@ -126,7 +126,7 @@ def _configuration(options: Namespace) -> "Config":
 
 
 def _checks(command: str) -> "Sequence[Check]":
-    """Return what else is wrong with a configuration: users of agents concern only a daemon."""
+    """Return the further checks of the configuration: only a daemon can change to the users of agents."""
     if command != "run":
         return ()
     from scheduler.drivers.process_spec import user_mistakes

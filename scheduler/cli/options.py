@@ -60,7 +60,7 @@ UNTIL_IDLE: Final = (
     argument("--json", "print the answer as JSON"),
     argument("--wait SECONDS", "wait until nothing is in hand any more; --wait=9: at most 9 s", type=seconds),
 )
-JOB_OPTIONS: Final = (  # what a job asks for, of those who submit or schedule it
+JOB_OPTIONS: Final = (  # of a new job, for submit and schedule
     argument("--force", "queue it even if no scheduler serves the type, or queue or host do not exist"),
     argument("--sql", "ARGS is a query: one work item a row", **OR_NULL),
     argument("--runonpfile COLUMN", "like --sql; this column decides on which host each row is processed"),

@@ -35,7 +35,7 @@ OLD_OPTIONS: Final = {  # by the letter of the option, in the order in which the
 }
 OLD_CONFIGURATION: Final = """\
 {0} (the configuration): drover import-scheduler-conf {0} -o drover.toml, then drover -c drover.toml run"""
-# What argparse cannot tell: of a command, from its options and its words.
+# Mistakes that argparse cannot find: the command, whether it is made, the message.
 MISTAKES: Final[Sequence[tuple[str, Callable[[Namespace, Sequence[str]], bool], str]]] = (
     ("run", lambda options, words: not options.jobs and any(re.match("--(json|wait)", word) for word in words),
      "--json and --wait are for jobs that are run by hand: name the jobs"),
@@ -70,7 +70,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     for name, is_wrong, mistake in MISTAKES:
         if name == command and is_wrong(options, before):
             parser.error(mistake)
-    if behind := words[end + 1 :]:  # argparse would lose some of them, when options may be in any place
+    if behind := words[end + 1 :]:  # argparse loses words behind -- if options may be in any place
         if not hasattr(options, "args"):
             parser.error(f"no words are expected after -- (got {' '.join(behind)})")
         options.args += behind
@@ -78,7 +78,7 @@ def parse(argv: Sequence[str]) -> Namespace:
 
 
 def _top_parser() -> ArgumentParser:
-    """Return the parser of what comes before the command; the rest belongs to the command, options in any place."""
+    """Return the parser of the words before the command; all words behind it are `rest`."""
     parser = Parser(
         prog="drover",
         usage="drover [-h] [-c FILE] [-d URL] COMMAND ...",
@@ -115,7 +115,7 @@ def command_parser(name: str) -> ArgumentParser:
 
 
 class Parser(ArgumentParser):
-    """Errors of it end with a suggestion where a word is near to one that there is."""
+    """An ArgumentParser whose errors suggest words that are similar to an unknown one."""
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and what was perhaps meant, and exit with 2."""
@@ -163,7 +163,7 @@ def old_options_answer(words: Sequence[str], commands: Container[str]) -> str:
 
 
 def _read_old_options(words: Sequence[str], commands: Container[str]) -> tuple[set[str], str]:
-    """Return the letters of old options, and the word that stands where a command should be; neither if one does."""
+    """Return the letters of old options, and the word in the place of the command; neither if that is a command."""
     letters: set[str] = set()
     rest = list(words)
     while rest:
@@ -185,7 +185,7 @@ def _read_old_options(words: Sequence[str], commands: Container[str]) -> tuple[s
 
 
 def _is_database(rest: Sequence[str], commands: Container[str]) -> bool:
-    """Return whether the word behind a -d is our URL; the name of a file is, if a command follows."""
+    """Return whether the word behind a -d is our URL: no file has that name, or a command follows."""
     if not rest or rest[0].startswith("-"):
         return False
     return not isfile(rest[0]) or any(word in commands for word in rest)

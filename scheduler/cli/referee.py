@@ -150,7 +150,7 @@ class Referee:
         return f"start: no OK within {self._limits.start:g} s; {end}{what}"
 
     def _what(self, said: Sequence[bytes], agent: AgentProcess) -> str:
-        """Return what was said in place of OK, and what that tells."""
+        """Return what was said instead of OK, and the mistake that this shows."""
         if not said and agent.rest.strip() == protocol.OK:
             return "it said: OK without a newline; print OK and a newline"
         if not said and not agent.rest:
@@ -175,7 +175,7 @@ class Referee:
         return [os.fsencode(file), record(row)]
 
     def _judged(self, what: str, told: Talk, of_death: str) -> Iterator[Finding]:
-        """Yield how an item went; `of_death` is how bad it is to die of it."""
+        """Yield how an item went; `of_death` is the severity if the agent dies of it."""
         for text in dict.fromkeys(told.mistakes):
             yield WARN, f"{what}: {text}"
         if told.outcome == "died":

@@ -117,14 +117,14 @@ def _serve(
                 daemon.loop.register(guardian_fd, EPOLLIN, partial(_guardian_ended, daemon.loop, guardian_fd))
             return daemon.run()
         finally:
-            is_over = takeover is None or takeover.is_over  # else the program before us goes on with what there is
+            is_over = takeover is None or takeover.is_over  # else the program before us goes on with the agents
             if is_over and kept_agents is None:  # else the warden does that
                 guardian.end_family()
             close_all(locks)
 
 
 def _with_state(takeover: Takeover, config: Config, inheritance: Inheritance) -> tuple[Takeover | None, Config]:
-    """Return what there is to go on with, and the configuration for it. Errors: ConfigError, it is of another group."""
+    """Return the state to go on with, and the configuration for it. Errors: ConfigError if it is of another group."""
     try:
         return takeover, config_to_go_on(takeover.document, config)
     except ConfigError as error:

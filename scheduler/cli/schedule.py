@@ -99,12 +99,12 @@ def _coming(row: dict[str, Any]) -> Iterator[tuple[datetime, str]]:
     try:
         for at in next_times(times, row["now"]):
             yield at.astimezone(zone_of(row["zone"])), row["name"]
-    except TimesError:  # as its row says
+    except TimesError:  # drover schedule list shows why
         return
 
 
 def _shown(at: datetime) -> str:
-    """Return a start as text, with the offset of its zone: a table would have it in the zone of the reader."""
+    """Return a start as text, with the offset of its zone: a table would show it in the zone of the reader."""
     return at.isoformat(" ", "seconds")
 
 

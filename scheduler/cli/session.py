@@ -52,7 +52,7 @@ RESTRICTIONS: Final = {
     ("log", NOTHING): "does not see log lines",
     ("item_failure", NOTHING): "does not see which items failed",
 }
-RULES: Final = {  # what a row breaks, in words for those who do not know the constraints
+RULES: Final = {  # by constraint: what a row that breaks it must be
     "jobqueue_jq_priority_check": "a priority must be 1 to 16 letters and digits",
     "jobqueue_jq_retries_check": "jq_retries must be 0 or more, or -1: none",
     "jobqueue_jq_max_interruptions_check": "jq_max_interruptions must be 0 or more",
@@ -269,7 +269,7 @@ def running_database(config: Config) -> Iterator[str]:
     if not is_embedded_url(url):
         yield with_password(config, os.environ).database.url
         return
-    from scheduler.database.embedded import join  # only now: it takes as long as all of ours
+    from scheduler.database.embedded import join  # a slow import that other databases do not need
 
     with join(_embedded_directory(url), durable=True) as conninfo:
         yield conninfo

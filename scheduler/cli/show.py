@@ -235,7 +235,7 @@ def list_items(options: Namespace, config: Config) -> int:
 
 
 def show_reason(options: Namespace, config: Config) -> int:
-    """Print one line: why the job is not running, or what became of it; with --all a table of reasons."""
+    """Print why the job is not running, or how it ended; with --all a table of the reasons of all jobs."""
     with connect(config) as session:
         if options.all:
             return _show_all(session, json=options.json)
@@ -275,7 +275,9 @@ def show_log(options: Namespace, config: Config) -> int:
         while not has_ended:
             wait_for_any(session, LOG_POLL_S)
             has_ended = bool(job) and session.rows("job_has_ended", job=job) in ([], [(True,)])
-            last = _print_log(session, options, job, last, None)  # only now, so that its last rows are there
+            last = _print_log(
+                session, options, job, last, None
+            )  # after the question, so that the last rows are printed
     return 0
 
 

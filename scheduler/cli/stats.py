@@ -53,7 +53,7 @@ def show_stats(options: Namespace, config: Config) -> int:
 
 
 def read_stats(session: Session, since_text: str) -> Stats:
-    """Return what there is to tell since so long ago, or an instant. Errors: ConfigError if the text is neither."""
+    """Return the figures since an instant, which the text names. Errors: ConfigError if it names none."""
     with session.connection.transaction():
         session.run("one_moment")
         start = instant(session, "--since", since_text, sign=-1) or datetime.max

@@ -56,7 +56,7 @@ SKIPPED: Final = r"(?:[ \t\r\n]+|#[^\n]*)"  # between assignments, and between t
 WORD: Final = rf"(?:{PIECE.pattern})"
 NAME: Final = "[A-Za-z_][A-Za-z0-9_]*"
 LIST: Final = rf'(?<=[\s(])"\${{(?:{NAME})\[@\]}}"(?=[\s)])'  # "${NAME[@]}", the words of a list above
-# As much of an assignment as there is; `*+` never looks back. What stops it is told by _problem.
+# As much of an assignment as there is; `*+` never looks back. _problem says what stops it.
 ASSIGNMENT: Final = re.compile(
     rf"{SKIPPED}*+(?:(?P<name>{NAME})(?P<append>\+?)="
     rf"(?:(?P<open>\()(?P<words>(?:{SKIPPED}|{LIST}|{WORD}++)*+)(?P<close>\))?|(?P<word>{WORD}*+)))?",
@@ -296,7 +296,7 @@ def _mistake(before: str, reason: str) -> ConfigError:
 
 
 def _problem(text: str, stop: int) -> ConfigError:
-    """Return why neither a word nor the end of the line stands here."""
+    """Return the error for a place where neither a word nor the end of the line follows."""
     blanks = BLANKS.match(text, stop)
     at = blanks.end() if blanks else stop
     rest = text[at : at + 2]

@@ -27,7 +27,7 @@ EMPTY: Final = ("-", "")
 
 
 class Column(NamedTuple):
-    """A column of a table: its name, a text for each row, and how they stand in it."""
+    """A column of a table: its name, a text for each row, and how these are aligned."""
 
     name: str
     texts: Sequence[str]

@@ -46,7 +46,7 @@ LETTERS: Final = {  # of the states of slots
     "ST_RUNNING": "R", "ST_READY": "r", "ST_SPAWNED": "s", "ST_PREP": "p", "ST_FREEING": "k", "ST_FREE": ".",
     "ST_FAIL": "F",
 }  # fmt: skip
-URGENCY: Final = "?FkspRr."  # of these letters; a row stands where the first of its own does
+URGENCY: Final = "?FkspRr."  # order of the letters; rows are sorted by the most urgent letter that they have
 LETTER_STYLES: Final = {"R": "green", "F": "bold red", ".": "dim", "k": "yellow"}
 LEGEND: Final = "R ST_RUNNING  r ST_READY  s ST_SPAWNED  p ST_PREP  k ST_FREEING  . ST_FREE  F ST_FAIL"
 KEYS: Final = "arrows choose  w why  p pause/continue queue  K kill job  q quit"
@@ -81,7 +81,7 @@ class Choice:
     """State set by keys: the row that is chosen, the answer to the last command, and the job that `y` would kill."""
 
     at: Chosen | None = None
-    place: int = 0  # of it, among all that can be chosen
+    place: int = 0  # its index among all that can be chosen
     message: str = ""
     to_kill: int | None = field(default=None)
 
@@ -135,7 +135,7 @@ def _write(text: str) -> None:
 
 
 class _Top:
-    """The loop: look, draw, wait for a key or news."""
+    """The loop: read, draw, wait for a key or a notification."""
 
     def __init__(self, session: Session, group: str) -> None:
 
@@ -260,7 +260,7 @@ def _draw(view: "View", choice: "Choice") -> None:
 
 
 def draw(view: View, choice: Choice, lines: int, columns: int) -> list[Text]:
-    """Return at most so many lines, none of them wider than the screen; what has no room is left out, and counted."""
+    """Return at most `lines` lines of at most `columns` characters; rows without room are left out, and counted."""
     head = [*_head(view)]
     foot = [Text(choice.message, "bold") if choice.message else Text(LEGEND, "dim"), Text(KEYS, "dim")]
     parts = [part for part in (_slots(view), _conditions(view), _queues(view, choice), _jobs(view, choice)) if part[1:]]

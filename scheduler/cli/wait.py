@@ -91,7 +91,7 @@ def _status(ends: Collection[End], asked: int, limit_s: float) -> int:
 
 
 def warn_of_inactive_groups(session: Session, jobs: Collection[int]) -> None:
-    """Print at once that no scheduler will work on the jobs, rather than to wait in silence."""
+    """Warn of each group whose jobs these are and that has no active scheduler."""
     for (group,) in session.rows("inactive_groups", jobs=list(jobs)):
         warn(f"no scheduler is active for group {group}: the job waits until one is; start it with drover run")
 
@@ -101,8 +101,8 @@ def job_ends(
 ) -> Iterator[End]:
     """Yield the end of each job as it comes; stop when all have ended or after so many seconds.
 
-    `tell` is called now and then with the number of those that have ended. Of each job that is blocked it is printed
-    once, for it may stay so.
+    `tell` is called after each look with the number of jobs that have ended. A job that is blocked is warned of once,
+    since it may stay so.
     """
     waiting, blocked = set(jobs), set[int]()
     for _ in wake_ups(session, "drover_event", jobs=waiting, limit_s=limit_s):

@@ -190,7 +190,7 @@ def _leave(spec: ServerSpec, lock: IO[bytes], users: IO[bytes]) -> None:
     with _lock_file(spec, "server") as server:
         _wait_for_lock(lock, fcntl.LOCK_EX, spec, "another process kept the lock")
         fcntl.flock(users, fcntl.LOCK_UN)
-        # If neither succeeds, the guardian has it already: it lets go of it only when all is over.
+        # If neither succeeds, the guardian has the lock, and releases it only when the server has stopped.
         is_last = _try_lock(users, fcntl.LOCK_EX) or not _try_lock(users, fcntl.LOCK_SH)
         users.close()
         if is_last:

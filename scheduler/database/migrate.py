@@ -329,7 +329,7 @@ def cancelled(error: psycopg.errors.QueryCanceled) -> str:
 
 @contextmanager
 def _connection(conninfo: str) -> Iterator[psycopg.Connection]:
-    """Connect as one who changes the schema."""
+    """Connect to change the schema. Errors: WorldError if a lock is not had in time; ConfigError without the right."""
     with _told("give [database] url a role that owns the database"), _opened(conninfo) as connection:
         try:
             yield connection

@@ -35,7 +35,7 @@ class Exporter(Collector):
         self._lock = threading.Lock()
         self._read_at = -FRESH_S
         self._metrics: list[Metric] = []
-        self._trouble = ""  # that was warned of
+        self._trouble = ""  # the last error, which was printed
         os.environ.setdefault("PGCONNECT_TIMEOUT", str(CONNECT_LIMIT_S))
 
     @property
@@ -104,7 +104,7 @@ def _serve(host: str, port: int, registry: CollectorRegistry) -> int:
 
 
 def _write(file: str, registry: CollectorRegistry) -> None:
-    """Replace the file at once, so that a reader never gets half of it; `-` is standard output."""
+    """Write the metrics and rename the file into place, so that no reader gets half of it; `-` is standard output."""
     if file == "-":
         sys.stdout.write(generate_latest(registry).decode())
         return

@@ -57,7 +57,7 @@ def act_on_all(request: Request, form: Form) -> Response:
 
 
 def confirm(request: Request, session: Session) -> Page:
-    """Show how many jobs a filter finds, and what may be done with all of them."""
+    """Show how many jobs a filter finds, and the commands that may be given about all of them."""
     if request.state.person is None:
         raise HTTPException(403, "sign in first")
     wanted = job_filter.read(job_filter.of_request(request.query_params))
@@ -129,6 +129,6 @@ def _answers(session: Session, sent: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _back(form: Form) -> Response:
-    """Lead back to the page of ours that sent the form."""
+    """Redirect to the page of ours that sent the form."""
     path = last(form, "back")
     return RedirectResponse(path if OWN_PATH.fullmatch(path) else "/", 303)

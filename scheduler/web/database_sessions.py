@@ -20,7 +20,7 @@ from scheduler.errors import WorldError
 
 APPLICATION: Final = "drover web"
 MOST_SESSIONS: Final = 4  # of one login
-WAIT_S: Final = 10.0  # for one of them
+WAIT_S: Final = 10.0  # for a free session
 IDLE_S: Final = 60.0  # then a session is closed
 STATEMENT_LIMIT_MS: Final = 10_000
 CONNECT_LIMIT_S: Final = 10
@@ -49,7 +49,7 @@ class Login:
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """Lend a session. Errors: DroverError, as of every command; WorldError if all are busy."""
+        """Yield a session of the pool. Errors: DroverError, as of every command; WorldError if all are busy."""
         if not self._places.acquire(timeout=WAIT_S):
             raise WorldError("the database answers too slowly: all sessions of the dashboard are busy")
         try:
@@ -134,7 +134,7 @@ def asks_for_password(conninfo: str) -> bool:
 
 
 def _is_open(connection: psycopg.Connection) -> bool:
-    """Return whether the server has not closed the connection meanwhile; what it said last is read here."""
+    """Return whether the connection is open; this reads what the server has sent since the last use."""
     try:
         connection.pgconn.consume_input()
     except psycopg.OperationalError:

@@ -1,4 +1,4 @@
-"""The picture of what a job depends on and what depends on it: where each box stands, and how lines run.
+"""The graph of the dependencies of a job as a picture: the place of each box, and the path of each line.
 
 Pure. A job stands one column to the right of the last of those that it depends on; in a column, jobs stand in the order
 of what they are joined with, so that few lines cross.

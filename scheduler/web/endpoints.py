@@ -48,7 +48,7 @@ def drawn(draw: Draw) -> Callable[[Request], Response]:
 
 @contextmanager
 def session_of(request: Request) -> Iterator[Session]:
-    """Lend a session of the person who asks. Errors: SignInNeededError, a visitor would see data of jobs."""
+    """Yield a session of who asks. Errors: SignInNeededError if a visitor would see data of jobs."""
     identify(request)
     with request.state.login.session() as session:
         if request.state.person is None and not shows_states_only(session):
@@ -57,7 +57,7 @@ def session_of(request: Request) -> Iterator[Session]:
 
 
 def identify(request: Request) -> None:
-    """Set who asks, and by which login the database is asked."""
+    """Set `person`, None for a visitor, and `login`, of the database, in the state of a request."""
     person = request.app.state.people.find(request.cookies.get(COOKIE))
     request.state.person = person
     request.state.login = person.login if person else request.app.state.visitors
@@ -75,7 +75,7 @@ def render(request: Request, page: Page, status: int = 200) -> Response:
 
 
 async def changes(request: Request) -> Response:
-    """Tell a browser of changes, for as long as it shows a page; of one job only if it may see it."""
+    """Return a stream of server-sent events: changes of all, or of one job if the login may see it."""
     job = job_filter.number(request.query_params.get("job", ""))
 
     def has_seen() -> bool:

@@ -1,4 +1,4 @@
-"""What the database announces, told to every browser that shows a page: one session listens for all of them.
+"""Server-sent events: one session listens to the database, and each browser that shows a page is told of changes.
 
 A message says only that something changed, and of which job if a page is about one. A browser then asks for its page
 again, by the rights of the person who has signed in there.
@@ -62,7 +62,7 @@ class Changes:
             tries += 1
 
     async def messages(self, job: int | None) -> AsyncIterator[str]:
-        """Yield what one browser is told, as server-sent events, until it goes."""
+        """Yield the server-sent events of one browser, until it disconnects."""
         listener = Listener(job)
         self._listeners.add(listener)
         try:
@@ -98,7 +98,7 @@ class Changes:
             self.tell()
         for channel in CHANNELS:
             await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
-        self.tell()  # of what was announced between the two
+        self.tell()  # of what was announced before we listened
         async for notify in connection.notifies():
             self.tell(jobs_in(notify.channel, notify.payload))
 

@@ -18,7 +18,7 @@ from scheduler.web.dependency_graph import draw
 
 ROWS: Final = 50
 LOG_ROWS: Final = 200
-LEAST_MINUTES: Final = 5  # of plots, beside the last one: the axis of a single minute would be made of days
+LEAST_MINUTES: Final = 5  # of plots, beside the last one: the axis of a single minute would show days
 NEWEST: Final = 20_000  # jobs that the plots are made of
 PLOT_AGE_S: Final = 5.0
 COUNT_AGE_S: Final = 0.5
@@ -179,5 +179,5 @@ def schedules(_request: Request, session: Session) -> Page:
 
 
 def conditions(_request: Request, session: Session) -> Page:
-    """Show the conditions that jobs are blocked on, and what will let them go."""
+    """Show the conditions that jobs are blocked on, and how they are tested."""
     return Page("conditions.html", {"rows": session.records("conditions")}, poll_s=15.0)

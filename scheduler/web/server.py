@@ -1,4 +1,4 @@
-"""`drover web`: serve the dashboard until Ctrl-C; which path is served by what, and what stands before every page.
+"""`drover web`: serve the dashboard until Ctrl-C; the routes, and the guard before every page.
 
 The dashboard is an ASGI application. The guard is its outermost layer, so that no page can forget it: it knows which
 names of hosts and origins are ours, and adds headers to every answer.

@@ -25,7 +25,7 @@ from scheduler.web.pages import Page
 
 IDLE_S: Final = 8 * 3600.0
 MOST: Final = 1000  # people who have signed in
-FAILURE_PAUSE_S: Final = 1.0  # of one who tries passwords
+FAILURE_PAUSE_S: Final = 1.0  # after a wrong password
 TRIES_AT_ONCE: Final = 4
 LONGEST: Final = 1000  # characters of a role or password
 
@@ -133,7 +133,7 @@ class People:
 
 
 def _refusal(error: psycopg.OperationalError) -> str:
-    """Return what a visitor may know: not whether there is such a role."""
+    """Return the message for a visitor, which does not say whether there is such a role."""
     said = str(error)
     if "authentication failed" in said or "does not exist" in said or "not permitted to log in" in said:
         return "role or password is wrong"
@@ -150,7 +150,7 @@ def show_sign_in(request: Request) -> Response:
 
 
 def sign_in(request: Request, form: Form) -> Response:
-    """Sign in by role and password, or by the key alone; the new cookie is no older one."""
+    """Sign in by role and password, or by the key alone; each sign-in gets a new cookie."""
     people = request.app.state.people
     try:
         secret = people.sign_in(last(form, "role").strip(), last(form, "password"))

@@ -54,7 +54,7 @@ def is_one_word(value: Any) -> bool:
 
 
 def clock(value: datetime | None) -> Markup:
-    """Return an instant: the time of day today, else the date as well; the whole of it when pointed at."""
+    """Return an instant: the time of day today, else the date as well; a tooltip has all of it."""
     if value is None:
         return Markup("-")
     local = value.astimezone()
@@ -64,7 +64,7 @@ def clock(value: datetime | None) -> Markup:
 
 
 def clock_in(value: datetime | None, zone: str) -> Markup:
-    """Return an instant in a time zone, with its offset; in UTC when pointed at."""
+    """Return an instant in a time zone, with its offset; a tooltip has it in UTC."""
     if value is None:
         return Markup("-")
     there, utc = value.astimezone(zone_of(zone)), value.astimezone(UTC)
