@@ -26,20 +26,20 @@ from scheduler.cli.session import MASKED, NOTHING, Session, connect
 from scheduler.cli.wait import Progress, job_ends
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
-from scheduler.model.states import CANCELLED, DONE, FAILED, IGNORED, JOB_STATES, SKIPPED
+from scheduler.model.states import FAILED, JOB_STATES, TERMINAL
 from scheduler.model.verbs import SEE_RESULT, VERBS, CommandError, parse
 
 VERB_OF: Final = {verb.cli: verb for verb in VERBS.values() if verb.cli}  # by what follows `drover`
 COUNTED: Final = {"slots", "agents"}  # columns of lists that are counted from drover.scheduler_status
 COUNTED_FROM: Final = {"queue": "jobqueue", "host": "scheduler_status", "agent": "scheduler_status"}
-POLL_S: Final = 1.0  # nothing announces that nothing is in hand any more
-ENDED: Final = (DONE, FAILED, CANCELLED, IGNORED, SKIPPED)
-LIVE: Final = [state for state in JOB_STATES if state not in ENDED]
-PART: Final = 200  # commands that are sent at once: some seconds
-PIECE: Final = 1000  # jobs that one statement removes
+
+IDLE_POLL_S: Final = 1.0  # nothing announces that nothing is in hand any more
+
+SENT_AT_ONCE: Final = 200  # commands that are sent at once: some seconds
+FLUSHED_AT_ONCE: Final = 1000  # jobs that one statement removes
 WANTED: Final = {"retry": "have failed", "cancel": "are left that have not ended", "flush": "have ended so long ago"}
-SHOWN: Final = 20  # jobs that --dry-run lists
-REFUSALS: Final = 5  # that are printed; the others are counted
+LISTED_JOBS: Final = 20  # jobs that --dry-run lists
+PRINTED_REFUSALS: Final = 5  # that are printed; the others are counted
 
 
 class Answer(NamedTuple):
@@ -212,7 +212,7 @@ def _wait_until_none(left: Callable[[], int], ends_at: float) -> int:
     with Progress(most, "jobs") as progress:
         while still and monotonic() < ends_at:
             progress.show(most - still)
-            sleep(min(POLL_S, max(ends_at - monotonic(), 0.0)))
+            sleep(min(IDLE_POLL_S, max(ends_at - monotonic(), 0.0)))
             still = left()
             most = max(most, still)
     return still
@@ -241,20 +241,23 @@ def send_to_chosen(options: Namespace, config: Config) -> int:
             return _print_chosen(session, options, jobs)
         if not _is_meant(options, jobs):
             return failed("nothing was done")
-        return (_flush if options.command == "flush" else _send)(session, options, jobs)
+        return (_flush if options.command == "flush" else _send_in_parts)(session, options, jobs)
 
 
 def _choose(session: Session, options: Namespace) -> list[Job]:
     """Return the jobs, the oldest first."""
-    if options.command == "flush":
-        states = [state for state in ENDED if state != FAILED or options.failed]
-    else:
-        states = [FAILED] if options.command == "retry" else LIVE
+    match options.command:
+        case "flush":
+            states = TERMINAL if options.failed else TERMINAL - {FAILED}
+        case "cancel":
+            states = frozenset(JOB_STATES) - TERMINAL
+        case _:
+            states = frozenset({FAILED})
     days = getattr(options, "days", None)
     before = None if days is None else session.value("now") - timedelta(days=days)
     named = session.job_numbers(options.jobs) if getattr(options, "jobs", None) else None
     jobs = session.rows(
-        "choose_jobs", states=states, before=before,
+        "choose_jobs", states=list(states), before=before,
         with_commands=COMMAND_TYPE in (options.types or ()), jobs=named, **chosen(session, options),
     )  # fmt: skip
     return [Job(*row) for row in jobs]
@@ -266,9 +269,9 @@ def _print_chosen(session: Session, options: Namespace, jobs: Sequence[Job]) -> 
         print_records(job._asdict() for job in jobs)
         return 0
     print(f"would {options.command} {_count(jobs)}")
-    print_table(brief(session.table("", "jobs_by_number", jobs=[job.number for job in jobs[:SHOWN]])))
-    if len(jobs) > SHOWN:
-        warn(f"the first {SHOWN} are listed; --json lists all")
+    print_table(brief(session.table("", "jobs_by_number", jobs=[job.number for job in jobs[:LISTED_JOBS]])))
+    if len(jobs) > LISTED_JOBS:
+        warn(f"the first {LISTED_JOBS} are listed; --json lists all")
     return 0
 
 
@@ -288,14 +291,14 @@ def _is_meant(options: Namespace, jobs: Sequence[Job]) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _send(session: Session, options: Namespace, jobs: Sequence[Job]) -> int:
+def _send_in_parts(session: Session, options: Namespace, jobs: Sequence[Job]) -> int:
     """Send a command for each job, in parts; print how many were done, and why others were not."""
     rest = f" {options.reason}" if getattr(options, "reason", "") else ""
     verb = VERB_OF[options.command].name
     answers: list[Answer] = []
     with Progress(len(jobs), "jobs") as progress:
-        for first in range(0, len(jobs), PART):
-            commands = [f"{verb} {job.number}{rest}" for job in jobs[first : first + PART]]
+        for first in range(0, len(jobs), SENT_AT_ONCE):
+            commands = [f"{verb} {job.number}{rest}" for job in jobs[first : first + SENT_AT_ONCE]]
             part = send(session, commands, options.wait, partial(progress.show, before=first))
             answers += part
             if len(part) < len(commands):
@@ -309,10 +312,10 @@ def _report(options: Namespace, answers: Sequence[Answer], asked: int) -> int:
         print(*(as_json(answer._asdict()) for answer in answers), sep="\n")
     else:
         print(f"{options.command}: {len(answers) - len(refused):,} of {asked:,} jobs")
-    for answer in refused[:REFUSALS]:
+    for answer in refused[:PRINTED_REFUSALS]:
         warn(answer.text)
-    if len(refused) > REFUSALS:
-        warn(f"and {len(refused) - REFUSALS:,} more were refused; --json has them all")
+    if len(refused) > PRINTED_REFUSALS:
+        warn(f"and {len(refused) - PRINTED_REFUSALS:,} more were refused; --json has them all")
     if len(answers) < asked:
         return failed(f"{asked - len(answers):,} have no answer yet, or were not asked for")
     return int(bool(refused))
@@ -322,8 +325,8 @@ def _flush(session: Session, options: Namespace, jobs: Sequence[Job]) -> int:
     """Remove the jobs, in pieces; those that others wait for stay."""
     removed = 0
     with Progress(len(jobs), "jobs") as progress:
-        for first in range(0, len(jobs), PIECE):
-            numbers = [job.number for job in jobs[first : first + PIECE]]
+        for first in range(0, len(jobs), FLUSHED_AT_ONCE):
+            numbers = [job.number for job in jobs[first : first + FLUSHED_AT_ONCE]]
             removed += session.value("flush_jobs", jobs=numbers)
             progress.show(first + len(numbers))
     result: dict[str, Any] = {"removed": removed, "kept": len(jobs) - removed}

@@ -41,6 +41,7 @@ READ_BYTES: Final = 65536
 STDERR_BYTES: Final = 4096  # kept, the last
 OUTPUT_LIMIT: Final = protocol.LINE_LIMIT  # bytes that wait to be looked at: beyond, we read no more
 SLICE_S: Final = 0.02  # how often an exit is looked for
+
 KEPT: Final = 20  # of the lines about an item, the last
 SHOWN: Final = 60  # characters of a line in a report
 NO_ROWS: Final = b"OK\n"  # the answer to a DB line
@@ -51,6 +52,7 @@ KEYWORDS: Final = (
 )  # fmt: skip
 BY_CAPITALS: Final = {keyword.upper(): keyword for keyword in KEYWORDS} | {b"OKAY": protocol.OK}
 _FIRST_WORD: Final = re.compile(rb"\s*([A-Za-z]+)[.!]*(?=[\s:]|$)")
+
 Outcome = Literal["done", "failed", "blocked", "silent", "died"]
 ENDS: Final[dict[bytes, Outcome]] = {protocol.FAIL: "failed", protocol.BLOCKED: "blocked"}
 

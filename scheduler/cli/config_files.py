@@ -35,8 +35,10 @@ WITH_VALUE: Final = "--heartbeat"  # the one option of that agent; the value may
 # A shell reads the prelude, then executes the program, or calls the function of that name that the prelude defines.
 # This text has no braces: in a command the words in braces, such as {args}, are replaced.
 BEHIND_PRELUDE: Final = 'test -r "$0" && . "$0" || exit; case $(command -v -- "$1") in */*) exec "$@" ;; esac; "$@"'
+
 Check = Callable[[Config], Iterable[Mistake]]
-DEFAULT: Final = "default"
+
+DEFAULT_ORIGIN: Final = "default"
 OVERRIDDEN: Final = ("url", "people_url", "password_file")  # keys of [database], by DROVER_DATABASE_URL
 
 
@@ -288,7 +290,7 @@ def show_settings(options: Namespace, config: Config) -> int:
     if unknown := [name for name in names if not any(_is_below(each, name) for each in settings)]:
         return failed(f"no setting {', '.join(unknown)}; drover config lists all")
     chosen = [each for each in settings if not names or any(_is_below(each, name) for name in names)]
-    rows = [each for each in chosen if not options.given or each.origin != DEFAULT]
+    rows = [each for each in chosen if not options.given or each.origin != DEFAULT_ORIGIN]
     if options.json:
         print_records(each._asdict() for each in rows)
     else:
@@ -338,4 +340,4 @@ def _settings(value: Any, key: Key, origins: Mapping[Key, str]) -> Iterator[Sett
         for name, entry in value.items():
             yield from _settings(entry, (*key, name), origins)
     else:
-        yield Setting(dotted(key), masked(key, value), origins.get(key, DEFAULT))
+        yield Setting(dotted(key), masked(key, value), origins.get(key, DEFAULT_ORIGIN))

@@ -32,6 +32,7 @@ VARIABLE: Final = "DROVER_DATABASE_URL"
 SCHEDULER: Final = "drover_scheduler"
 MSQ: Final = "drover_msq"
 AGENTDB: Final = "drover_agentdb"
+
 # What a server, or libpq, says of a log-in that it refuses, and what to do next; {role} and {keys} are put in.
 ADVICE: Final = (
     (r'role ".*" does not exist', "run drover init --roles by a login that may create roles, or correct {keys}"),
@@ -48,12 +49,14 @@ ADVICE: Final = (
     (r"database \".*\" does not exist", "create it, or correct {keys}"),
 )  # fmt: skip
 OTHER_ADVICE: Final = "look into the log of the server, and correct {keys}"
+
 GROUP_ROLES: Final = (
     "drover_owner", "drover_frontend", "drover_frontend_sql", "drover_tenant", "drover_operator", "drover_readonly",
 )  # fmt: skip
 ROLES: Final = [*GROUP_ROLES, SCHEDULER, MSQ, AGENTDB]
 PREPARED: Final = b"drover_check"
 ACCEPTED: Final = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
+
 NOTIFY_LIMIT_S: Final = 3.0
 CLOCK_LIMIT_S: Final = 2.0
 

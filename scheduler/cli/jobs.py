@@ -18,18 +18,29 @@ from scheduler.model.schedule_times import TimesError, read_interval, read_time
 from scheduler.model.states import BLOCKED, CLAIMED, FAILED, HELD, JOB_STATES, QUEUED, RUNNING
 
 WORDS: Final = {"types": "of type", "queues": "in queue", "submitters": "by", "groups": "of group"}
-LISTED_STATES = (HELD, QUEUED, CLAIMED, RUNNING, BLOCKED, FAILED)
-COLUMNS = (
+LISTED_STATES: Final = (HELD, QUEUED, CLAIMED, RUNNING, BLOCKED, FAILED)
+COLUMNS: Final = (
     "job", "name", "type", "queue", "state", "priority", "queued", "end", "processed", "total", "host",
     "blocked_since", "next_check", "args", "text",
 )  # fmt: skip
-USUAL = {  # a column that has no other values is left out
+USUAL: Final = {  # a column that has no other values is left out
     "name": (None,), "queue": ("default", None), "end": (None,), "blocked_since": (None,), "next_check": (None,),
 }  # fmt: skip
-WIDTHS = {"args": 48, "text": 60}
+WIDTHS: Final = {"args": 48, "text": 60}
 # On a narrow terminal columns are left out, these first.
-SPARE = ("processed", "total", "priority", "next_check", "blocked_since", "queue", "queued", "host", "end", "args")
-COMMAND_TYPE = "command"
+SPARE: Final = (
+    "processed",
+    "total",
+    "priority",
+    "next_check",
+    "blocked_since",
+    "queue",
+    "queued",
+    "host",
+    "end",
+    "args",
+)
+COMMAND_TYPE: Final = "command"
 
 
 def list_jobs(options: Namespace, config: Config) -> int:

@@ -4,6 +4,8 @@ The dashboard, scheduler.web, and the exporter, scheduler.metrics, stand above t
 statements, so they are started by their names.
 """
 
+import os
+import socket
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
@@ -29,6 +31,17 @@ def export_metrics(options: Namespace, config: Config) -> int:
     _require("metrics", METRICS_PACKAGES)
     status: int = import_module("scheduler.metrics.export").export(options, config)
     return status
+
+
+def cannot_listen(command: str, host: str, port: int, error: OSError) -> ConfigError:
+    """Return the error for an address that is in use, or not one of this machine."""
+    said = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+    return ConfigError(f"drover {command}: cannot listen on {host} port {port}: {said}; see --port")
+
+
+def address(host: str, port: int) -> str:
+    """Return the beginning of the URLs of a server."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _require(command: str, packages: Sequence[str]) -> None:

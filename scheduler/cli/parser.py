@@ -6,7 +6,7 @@ line is answered with what each of its options has become.
 
 import re
 from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os.path import basename, isfile
 from shlex import quote
 from typing import Final, NoReturn
@@ -55,7 +55,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     Errors: SystemExit(2) with a usage message on stderr; SystemExit(0) for --help.
     """
     words = ["version", *argv[1:]] if argv[:1] == ["--version"] else list(argv)
-    if instead := old_options_answer(words, COMMANDS):
+    if instead := old_options_answer(words):
         _top_parser().error(instead)
     end = words.index("--") if "--" in words else len(words)
     top = _top_parser().parse_args(words[:end])
@@ -150,9 +150,9 @@ def old_configuration_hint(path: str | None) -> str:
     return OLD_CONFIGURATION.format(quote(path)) if path and basename(path) == "Scheduler.conf" else ""
 
 
-def old_options_answer(words: Sequence[str], commands: Container[str]) -> str:
+def old_options_answer(words: Sequence[str]) -> str:
     """Return what to do instead of such a command line, a line for each option; empty if it is none."""
-    letters, path = _read_old_options(words, commands)
+    letters, path = _read_old_options(words)
     lines = [text for letter, text in OLD_OPTIONS.items() if letter in letters]
     if isfile(path) or old_configuration_hint(path):
         lines.append(OLD_CONFIGURATION.format(quote(path)))
@@ -162,17 +162,17 @@ def old_options_answer(words: Sequence[str], commands: Container[str]) -> str:
     return "\n  ".join((title, *lines))
 
 
-def _read_old_options(words: Sequence[str], commands: Container[str]) -> tuple[set[str], str]:
+def _read_old_options(words: Sequence[str]) -> tuple[set[str], str]:
     """Return the letters of old options, and the word in the place of the command; neither if that is a command."""
     letters: set[str] = set()
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        if word in commands or word.startswith("--"):
+        if word in COMMANDS or word.startswith("--"):
             return set(), ""
         if not word.startswith("-"):
             return letters, word
-        if word == "-c" or (word == "-d" and _is_database(rest, commands)):
+        if word == "-c" or (word == "-d" and _is_database(rest)):
             rest[:1] = []
             continue
         cluster, has_log, log = word[1:].partition("L")
@@ -184,11 +184,11 @@ def _read_old_options(words: Sequence[str], commands: Container[str]) -> tuple[s
     return letters, ""
 
 
-def _is_database(rest: Sequence[str], commands: Container[str]) -> bool:
+def _is_database(rest: Sequence[str]) -> bool:
     """Return whether the word behind a -d is our URL: no file has that name, or a command follows."""
     if not rest or rest[0].startswith("-"):
         return False
-    return not isfile(rest[0]) or any(word in commands for word in rest)
+    return not isfile(rest[0]) or any(word in COMMANDS for word in rest)
 
 
 # ---- commands about the command line itself; those of other modules import the database first

@@ -1,4 +1,4 @@
-"""Turn the Scheduler.conf and Hosts.conf of the original scheduler into TOML and SQL: bytes in, texts and problems out.
+"""Turn the Scheduler.conf and Hosts.conf of the original scheduler into TOML and SQL: `drover import-scheduler-conf`.
 
 A Scheduler.conf has lines `%Host NAME [MAX [URGENT]]`, `%Verbose N` and `agent=NAME [ATTRIBUTE...] [host=NAME] |
 COMMAND`; N equal agent lines are N processes on one host. A Hosts.conf has lines `HOST [TYPE] FROM TO`: the files whose
@@ -29,6 +29,7 @@ LARGEST_FILE: Final = 16_777_216  # bytes of one file
 MODE: Final = 0o644  # a configuration that others may write to is refused
 EXISTS: Final = "{}: exists already; --force replaces it"
 NEW, REPLACED = os.O_WRONLY | os.O_CREAT | os.O_EXCL, os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+
 LONGEST_LINE: Final = 65_536  # bytes; the kernel takes twice that as one argument
 LONGEST_NAME: Final = 64  # of a type, as NAME has it
 FIRST_HOST: Final = "localhost"  # where a file without %Host lines has its agents
@@ -65,6 +66,7 @@ SQL_HEADER = """\
 -- fit a value the oldest counts, so remove earlier ones first if they are to be replaced. In upper case and lower case.
 """
 INSERT = "insert into drover.placement (placement_from, placement_to, placement_host) values ('{}', '{}', '{}');\n"
+
 Place = tuple[int, int]  # number of the file, line
 Kind = tuple[str, tuple[str, ...]]  # the agent of a line and its attributes, as KEY=VALUE
 Argv = tuple[str, ...]

@@ -44,13 +44,15 @@ TITLES: Final = {  # of the parts, and the command that prints all of one
     "log": ("Log", "drover log {job}"),
 }
 EMPTY: Final[tuple[object, ...]] = (None, "", False, [], {})
-KINDS: Final = 300  # of jobs that are asked about, those with the most jobs
-COLUMNS: Final = ("jobs", "types", "oldest", "example", "reason")
-SIGNALLED = 128  # what a shell adds to the number of a signal
-LOG_ROWS = 100
-LOG_POLL_S = 1.0  # nothing announces a log row; the end of a job does wake us, but not on a replica
-LOG_FIELDS = ("job", "host", "agent", "pid")
-ANY_ATTEMPT = 2**31 - 1
+
+MOST_REASONS: Final = 300  # of jobs that are asked about, those with the most jobs
+REASON_COLUMNS: Final = ("jobs", "types", "oldest", "example", "reason")
+
+SIGNALLED: Final = 128  # what a shell adds to the number of a signal
+LOG_ROWS: Final = 100
+LOG_POLL_S: Final = 1.0  # nothing announces a log row; the end of a job does wake us, but not on a replica
+LOG_FIELDS: Final = ("job", "host", "agent", "pid")
+ANY_ATTEMPT: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,13 +251,13 @@ def show_reason(options: Namespace, config: Config) -> int:
 
 def _show_all(session: Session, *, json: bool) -> int:
     """Print the reasons of all jobs that have not ended, that of the most jobs first."""
-    reasons = session.table("", "reasons", most=KINDS)
+    reasons = session.table("", "reasons", most=MOST_REASONS)
     for sentence in session.restrictions("jobqueue"):
         warn(sentence)
     if not reasons.rows and not json:
         print("no job waits or runs")
         return 0
-    return print_rows(reasons if json else reasons.only(COLUMNS), json=json)
+    return print_rows(reasons if json else reasons.only(REASON_COLUMNS), json=json)
 
 
 # ---- its log, its output, its exit status

@@ -47,9 +47,11 @@ WITH_V: Final = (
 SPARE: Final = ("memory_mb", "longest_turn_ms", "slow_turns", "version", "tester", "policy", "started")
 GAP_WIDTH: Final = 2
 TABLE_LINES: Final = 4  # that a table takes beside its rows
+
 GREETING: Final = "Drover {} drives a queue in Postgres through agents; drover --help lists the commands."
 TRY: Final = ("drover demo", "works on real files, with a database of its own")
 RUN: Final = ("drover run", "starts a scheduler in this terminal; Ctrl-C ends it")
+
 Step = tuple[str, tuple[str, str]]  # how things are, and a command with what it does
 
 
@@ -166,6 +168,14 @@ def _parts(session: Session, name: str) -> Iterator[tuple[str, Table]]:
     yield "conditions", session.table("Conditions that jobs are blocked on", "conditions")
     yield "queues", session.table("Queues", "queues", group=name)
     yield "statements", session.table("Statements of the schedulers", "statements", group=name)
+
+
+def jobs_in_states(counts: Sequence[tuple[str, str, int]]) -> dict[str, int]:
+    """Return how many jobs each state has; commands are left out."""
+    jobs = Counter[str]()
+    for kind, state, count in counts:
+        jobs[state] += count if kind != "command" else 0
+    return {state: jobs[state] for state in JOB_STATES}
 
 
 def jobs_by_type(counts: Sequence[tuple[str, str, int]]) -> Table:

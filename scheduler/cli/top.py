@@ -12,7 +12,6 @@ import sys
 import termios
 import tty
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,22 +25,22 @@ from scheduler.cli import admin
 from scheduler.cli.health import CRITICAL, Row, group_warnings, headline, level_of, read_group, sentence
 from scheduler.cli.output import cell, printable
 from scheduler.cli.session import Session, connect
-from scheduler.cli.status import shares
+from scheduler.cli.status import jobs_in_states, shares
 from scheduler.cli.terminal import STYLES
 from scheduler.errors import ConfigError, DroverError
 from scheduler.model.config import Config
-from scheduler.model.states import JOB_STATES
+from scheduler.model.states import TERMINAL
 
 LOOK_S: Final = 2.0
 LEAST_S: Final = 0.5  # between two looks, whatever is announced
 ANSWER_S: Final = 5.0  # that a command may take
 JOBS: Final = 200
-ENDED: Final = ("done", "failed", "cancelled", "ignored", "skipped")
 ENTER, LEAVE, HOME = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H"  # the second screen, without a cursor
 END_LINE, END_SCREEN = "\x1b[K\r\n", "\x1b[K\x1b[J"
 WANTED: Final = {"p": "queue", "K": "job", "w": "job"}  # what a key is for
 KEY: Final = re.compile(r"\x1b[\[O].|.", re.DOTALL)  # one of those that were read together, as when one is held down
 STEPS: Final = {"j": 1, "k": -1, "\x1b[B": 1, "\x1b[A": -1, "\x1bOB": 1, "\x1bOA": -1}
+
 LETTERS: Final = {  # of the states of slots
     "ST_RUNNING": "R", "ST_READY": "r", "ST_SPAWNED": "s", "ST_PREP": "p", "ST_FREEING": "k", "ST_FREE": ".",
     "ST_FAIL": "F",
@@ -53,6 +52,7 @@ KEYS: Final = "arrows choose  w why  p pause/continue queue  K kill job  q quit"
 NAME_WIDTH: Final = 24
 PART_LINES: Final = 2  # a title and an empty line
 LEAST_ROWS: Final = 2
+
 Kind = Literal["queue", "job"]
 Chosen = tuple[Kind, str | int]
 
@@ -163,14 +163,12 @@ class _Top:
         with session.connection.transaction():
             session.run("one_moment")
             group = read_group(session, name)
-            counts = Counter[str]()
-            for kind, state, count in session.rows("job_counts"):
-                counts[state] += count if kind != "command" else 0
+            counts = jobs_in_states(session.rows("job_counts"))
             slots = session.records("slots", group=name)
-            jobs_per_s, items_per_s = self._rates(sum(counts[state] for state in ENDED), slots)
+            jobs_per_s, items_per_s = self._rates(sum(counts[state] for state in TERMINAL), slots)
             return View(
                 headline(group), list(group_warnings(session, name)),
-                {state: counts[state] for state in JOB_STATES if counts[state]}, jobs_per_s, items_per_s, slots,
+                counts, jobs_per_s, items_per_s, slots,
                 session.records("queues", group=name), session.records("conditions"),
                 session.records("top_jobs", limit=JOBS),
             )  # fmt: skip

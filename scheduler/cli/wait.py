@@ -16,16 +16,17 @@ from scheduler.cli.output import as_json, failed, no_such_job, printable, span, 
 from scheduler.cli.session import Session, connect
 from scheduler.model.config import Config
 
-WAITING_NAME = "drover-wait"  # application_name of commands that wait for an end: `drover status` counts them
-POLL_S = 5.0
-REPLICA_POLL_S = 1.0  # a replica announces nothing
-REDRAW_S = 0.5  # between two drawings, at least
+WAITING_NAME: Final = "drover-wait"  # application_name of commands that wait for an end: `drover status` counts them
+POLL_S: Final = 5.0
+REPLICA_POLL_S: Final = 1.0  # a replica announces nothing
+REDRAW_S: Final = 0.5  # between two drawings, at least
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
-FAILURE = 2  # in jq_end_bits
-GONE = "gone"  # in place of a state: there is no such job, or no more
-_NUMBER = re.compile(r"\d+")
-EVERY_S: Final = 0.2  # between two drawings, at least
-SILENT_S: Final = 0.5  # shorter waits show nothing
+FAILURE: Final = 2  # in jq_end_bits
+GONE: Final = "gone"  # in place of a state: there is no such job, or no more
+_NUMBER: Final = re.compile(r"\d+")
+
+PROGRESS_EVERY_S: Final = 0.2  # between two drawings, at least
+PROGRESS_AFTER_S: Final = 0.5  # shorter waits show nothing
 ERASE: Final = "\r\x1b[K"
 
 
@@ -182,7 +183,7 @@ class Progress:
     def show(self, done: int, before: int = 0) -> None:
         """Draw the line; not if it was just drawn, or the wait is short so far. `before` were done before these."""
         now = self._clock()
-        if not self._is_terminal or now - self._began < SILENT_S or now - self._drawn < EVERY_S:
+        if not self._is_terminal or now - self._began < PROGRESS_AFTER_S or now - self._drawn < PROGRESS_EVERY_S:
             return
         self._drawn, self._is_drawn = now, True
         sys.stderr.write(ERASE + line(before + done, self._total, self._what, now - self._began))

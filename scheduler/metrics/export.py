@@ -1,7 +1,6 @@
 """`drover metrics`: answer Prometheus until Ctrl-C, or write a file for the textfile collector of node_exporter."""
 
 import os
-import socket
 import sys
 import threading
 from argparse import Namespace
@@ -15,6 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from scheduler.cli.config_files import is_embedded_url
+from scheduler.cli.optional_servers import address, cannot_listen
 from scheduler.cli.output import warn
 from scheduler.cli.session import connect, people_database
 from scheduler.errors import ConfigError, DroverError
@@ -91,11 +91,9 @@ def _serve(host: str, port: int, registry: CollectorRegistry) -> int:
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        said = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise ConfigError(f"drover metrics: cannot listen on {host} port {port}: {said}; see --port") from error
-    place = f"[{host}]" if ":" in host else host
+        raise cannot_listen("metrics", host, port, error) from error
     try:
-        print(f"metrics are at http://{place}:{server.server_port}/metrics until Ctrl-C", flush=True)
+        print(f"metrics are at {address(host, server.server_port)}/metrics until Ctrl-C", flush=True)
         thread.join()  # Ctrl-C may come at once after the line
     except KeyboardInterrupt:
         server.shutdown()

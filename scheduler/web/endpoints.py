@@ -25,7 +25,8 @@ from scheduler.web.pages import Draw, Page
 
 COOKIE: Final = "drover"
 LOG: Final = logging.getLogger("uvicorn.error")
-LONGEST: Final = 65_536  # bytes
+LONGEST_FORM: Final = 65_536  # bytes
+
 Form = dict[str, list[str]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -122,7 +123,7 @@ def submitted(act: Callable[[Request, Form], Response]) -> Endpoint:
         data = b""
         async for part in request.stream():
             data += part
-            if len(data) > LONGEST:
+            if len(data) > LONGEST_FORM:
                 raise HTTPException(413, "the form is too long")
         form = parse_qs(data.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=5000)
         identify(request)

@@ -50,13 +50,9 @@ def read(query: Mapping[str, Sequence[str]]) -> Filter:
     wanted = query.get("state", ())
     return Filter(
         states=tuple(state for state in JOB_STATES if state in wanted),
-        type=given.get("type") or None,
-        queue=given.get("queue") or None,
-        host=given.get("host") or None,
-        by=given.get("by") or None,
         group=number(given.get("group", "")),
         since=given.get("since") if given.get("since") in SINCE else None,
-        text=given.get("text") or None,
+        **{name: given.get(name) or None for name in ("type", "queue", "host", "by", "text")},
     )
 
 

@@ -52,11 +52,9 @@ def rights(login: Login, session: Session) -> dict[str, list[Verb]]:
     def ask() -> dict[str, list[Verb]]:
         may_command = not login.is_visitor and session.value("may_command")
         is_operator = may_command and session.value("is_operator")
-        return {what: offered(what, is_operator=is_operator, may_command=may_command) for what in OFFERED}
+        return {
+            what: [verb for verb in verbs if is_operator or (may_command and verb.is_for_owners)]
+            for what, verbs in OFFERED.items()
+        }
 
     return login.cached("rights", RIGHTS_AGE_S, ask)
-
-
-def offered(what: str, *, is_operator: bool, may_command: bool) -> list[Verb]:
-    """Return the verbs that a person may use on this."""
-    return [verb for verb in OFFERED[what] if is_operator or (may_command and verb.is_for_owners)]

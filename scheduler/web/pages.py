@@ -1,6 +1,5 @@
 """What the pages show: each function reads by a session and returns a template and its values."""
 
-from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -11,6 +10,7 @@ from starlette.requests import Request
 from scheduler.cli.health import group_warnings, headline, level_of, read_group, sentence
 from scheduler.cli.session import NOTHING, Session
 from scheduler.cli.show import describe
+from scheduler.cli.status import jobs_in_states
 from scheduler.model.states import IN_HAND, JOB_STATES, TERMINAL
 from scheduler.model.verbs import LARGEST_PK
 from scheduler.web import job_filter
@@ -53,7 +53,7 @@ def overview(request: Request, session: Session) -> Page:
             "is_active": facts["active"],
             "warnings": [(level_of(row), *sentence(row)) for row in group_warnings(session, group)],
             "restrictions": session.restrictions("jobqueue", "scheduler_status"),
-            "states": states_of(counts),
+            "states": jobs_in_states(counts),
             "types": types_of(counts),
             "history": cached("history", PLOT_AGE_S, lambda: plots(session.records("history", most=NEWEST))),
             "backlog": {row["queue"]: row for row in session.records("backlog")},
@@ -69,14 +69,6 @@ def overview(request: Request, session: Session) -> Page:
 def zone_offset() -> timedelta:
     """Return how far the clock of the server, whose times the pages show, is before UTC."""
     return datetime.now().astimezone().utcoffset() or timedelta()
-
-
-def states_of(counts: list[tuple[str, str, int]]) -> dict[str, int]:
-    """Return how many jobs each state has."""
-    jobs = Counter[str]()
-    for kind, state, count in counts:
-        jobs[state] += count if kind != "command" else 0
-    return {state: jobs[state] for state in JOB_STATES}
 
 
 def types_of(counts: list[tuple[str, str, int]]) -> list[tuple[str, dict[str, int]]]:

@@ -5,7 +5,6 @@ names of hosts and origins are ours, and adds headers to every answer.
 """
 
 import asyncio
-import os
 import secrets
 import socket
 import sys
@@ -28,9 +27,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scheduler.cli.config_files import is_embedded_url
+from scheduler.cli.optional_servers import address, cannot_listen
 from scheduler.cli.output import warn
 from scheduler.cli.session import people_database
-from scheduler.errors import ConfigError, DroverError
+from scheduler.errors import DroverError
 from scheduler.model.config import Config
 from scheduler.web import actions, pages, sign_in
 from scheduler.web.database_sessions import Login
@@ -103,16 +103,14 @@ def listening(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        said = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise ConfigError(f"drover web: cannot listen on {host} port {port}: {said}; see --port") from error
+        raise cannot_listen("web", host, port, error) from error
 
 
 def announce(host: str, port: int, key: str) -> None:
     """Print where the dashboard is, and how to sign in."""
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    print(f"the dashboard is at {address}/ until Ctrl-C", flush=True)
+    print(f"the dashboard is at {address(host, port)}/ until Ctrl-C", flush=True)
     if key:
-        print(f"to sign in, open {address}/sign-in#{key}, a secret of this run", flush=True)
+        print(f"to sign in, open {address(host, port)}/sign-in#{key}, a secret of this run", flush=True)
     if host not in LOOPBACK:
         warn("passwords go over this network as they are: let a proxy with TLS stand before it; see drover(1)")
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cli.options import COMMANDS
 from scheduler.cli.parser import OLD_OPTIONS, old_options_answer, parse
 
 HERE = __file__
@@ -12,7 +11,7 @@ HERE = __file__
 
 def answered(line: str) -> list[str]:
     """Return what is answered about each option, by its first word."""
-    return [text.split()[0] for text in old_options_answer(line.split(), COMMANDS).splitlines()[1:]]
+    return [text.split()[0] for text in old_options_answer(line.split()).splitlines()[1:]]
 
 
 @pytest.mark.parametrize("letter", OLD_OPTIONS)
@@ -65,10 +64,10 @@ def test_options_in_any_form_and_the_file_are_answered_f144(line: str, options: 
     ],
 )
 def test_our_own_command_line_is_left_alone(line: str) -> None:
-    assert old_options_answer(line.split(), COMMANDS) == ""
+    assert old_options_answer(line.split()) == ""
 
 
 def test_the_command_for_a_file_can_be_copied(tmp_path: Path) -> None:
     file = tmp_path / "my conf"
     file.touch()
-    assert f"drover import-scheduler-conf '{file}' -o drover.toml" in old_options_answer([str(file)], COMMANDS)
+    assert f"drover import-scheduler-conf '{file}' -o drover.toml" in old_options_answer([str(file)])
