@@ -366,7 +366,8 @@ announced as materialized (
 select jq_pk from marked left join announced on true
 
 -- name: adopt
--- Take over the detached jobs of our types that run and that we do not have in hand (`live`): they go on as they are.
+-- Take over the detached jobs of our types that run and that we do not have in hand: they go on as they are. `live` was
+-- read after `before`, a time of the database, so one of ours that began earlier and is not in it was lost.
 -- Their output is read anew from its beginning, so what is stored of this attempt is removed. In the columns of
 -- `claimed`, then where each is kept.
 with {{ownership}},
@@ -376,7 +377,7 @@ lost as materialized (
       select * from drover.jobqueue
        where jq_pk between d.det_jq_fk and d.det_jq_fk and jq_state = 'running' and jq_attempt = d.det_attempt
          and jq_type = any (:types::text[]) and not jq_pk = any (:live::bigint[])
-         and (jq_owner <> :owner::uuid or d.det_since < now() - make_interval(secs => :age::float8))
+         and (jq_owner <> :owner::uuid or d.det_since < :before::timestamptz)
          and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)
          for no key update skip locked) j),
 turned as (
@@ -400,8 +401,8 @@ select jq_pk, jq_attempt, args, rank, more, jq_type, jq_queue, place, det_host, 
   from adopted order by jq_pk
 
 -- name: read_site
--- Return what tells this database apart from others.
-select site_uuid from drover.site
+-- Return what tells this database apart from others, and its time.
+select site_uuid, now() from drover.site
 
 -- name: read_kept
 -- Return what hosts of the group may still keep of jobs that do not run any more, 100 at most.

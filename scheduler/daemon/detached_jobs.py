@@ -57,16 +57,22 @@ class DetachedJobs:
         """Forget what is known: the group was taken over."""
         self._asked.clear()
 
-    def adopt(self, age: float) -> Steps[None]:
-        """Take in hand what runs and is not in hand: of another owner, or ours since `age` seconds."""
-        if not self._site:
-            self._site = text_of((yield from self._ask("read_site"))[0][0])
+    def adopt(self) -> Steps[None]:
+        """Take in hand what runs and is not in hand: of another owner, or ours when the core was asked what is."""
+        (site, before), *_ = yield from self._ask("read_site")
+        self._site = text_of(site)
         types = self._types(self._core.config)
         jobs: list[Adoption] = []
         if types:
             live, unread = self._core.live_rows(), SUSPECT_AFTER
             rows = yield from self._ask(
-                "adopt", live=live, age=age, types=types, guarded=[], unread=unread, schedinfo=self._schedinfo
+                "adopt",
+                live=live,
+                before=text_of(before),
+                types=types,
+                guarded=[],
+                unread=unread,
+                schedinfo=self._schedinfo,
             )
             jobs = [read_adoption(row) for row in rows]
         self._core.handle(Adopted(self._site, local_spool(), jobs), self._now())

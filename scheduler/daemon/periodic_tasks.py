@@ -53,7 +53,6 @@ class PeriodicTasks:
         self._uncounted: Counted = {}  # for drover metrics, not in drover.counter yet
         self._loop, self._timers, self._core, self._lease = loop, timers, core, lease
         self._ask, self._connections, self.detached = ask, connections, detached
-        self._is_one_lost = False  # a detached job that was in hand, and may be too young to be adopted at once
         self._slowest: dict[str, float] = {}  # seconds of statements that a warning was about
         self._unknown_queues: set[str] = set()  # that a warning was about
         self._flush: FlushPass | None = None  # under way
@@ -131,7 +130,6 @@ class PeriodicTasks:
     def find_detached_in(self, seconds: float) -> None:
         """Adopt detached jobs that were in hand, and release what hosts keep, after so many seconds at most."""
         if self._is_serving:
-            self._is_one_lost = True
             self._due_in("detached", seconds)
 
     def refused(self) -> None:
@@ -255,10 +253,7 @@ class PeriodicTasks:
 
     def _find_detached(self) -> Steps[None]:
         """Adopt detached jobs that are not in hand, and have hosts remove what they keep of others."""
-        if self._is_one_lost:
-            self._due_in("detached", OWN_AGE_S + 1)
-        self._is_one_lost = False
-        yield from self.detached.adopt(OWN_AGE_S)
+        yield from self.detached.adopt()
         if (yield from self.detached.release()):
             self._due_in("detached", AGAIN_S)
 

@@ -284,7 +284,7 @@ class Watch:
         """Give back what former owners had; then, and only then, serve: first the commands that waited."""
         yield from self.periodic.give_back_lost(0.0)
         self.periodic.detached.begin()
-        yield from self.periodic.detached.adopt(0.0)
+        yield from self.periodic.detached.adopt()
         self.lease.rescued(self._loop.now)
         self._is_opening = True
         self.periodic.commands.forget()  # some may have come while the group had no daemon

@@ -112,6 +112,15 @@ def attach(state: State, pool: Pool, now: float) -> None:
         _spawn(state, slot, spawn)
 
 
+def leave_other_types(state: State, now: float) -> None:
+    """Forget jobs that wait for a slot of a type that is gone or was replaced; those of detached types come again."""
+    for job, _, _ in list(state.keepers.waiting.values()):
+        pool = job.pool
+        if state.pools[pool.name] is not pool or pool.name not in state.config.agents or not pool.kind.detached:
+            completion.forget(state, job, now)
+            state.emit(FindDetached(0.0))
+
+
 def end_by_command(state: State, pk: int, how: str, text: str, now: float) -> bool:
     """End a job as completion.py does. One whose host cannot be reached ends at once, for an operator has said so."""
     found = completion.end_by_command(state, pk, how, text, now)

@@ -17,7 +17,7 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.protocol import Item
 from scheduler.model.states import BLOCKED, NEVER
-from scheduler.policy import completion, processes, programs, serving
+from scheduler.policy import completion, detached, processes, programs, serving
 from scheduler.policy.capacity import DISABLED, QueueState
 from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import enqueue, stop_starving
@@ -123,6 +123,7 @@ def _go_on(state: State, new: Config, now: float) -> None:
     for name in {**old.agents, **new.agents}:
         _take_type(state, name, old, new, now)
     serving.hold_types(state)
+    detached.leave_other_types(state, now)
     for job in list(state.jobs.values()):
         _find_another_place(state, job, now)
     for slot in state.slots.all:

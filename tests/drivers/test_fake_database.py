@@ -251,6 +251,7 @@ FAULTS: Final = {  # in a query: this text becomes that one
     "detached_job_is_rescued": ("rescue", "where det_jq_fk = jq_pk and det_attempt = jq_attempt", "where false"),
     "detached_job_of_another_attempt_is_adopted": ("adopt", " and jq_attempt = d.det_attempt\n", "\n"),
     "detached_job_that_is_in_hand_is_adopted": ("adopt", "and not jq_pk = any (:live::bigint[])", ""),
+    "detached_job_that_began_since_is_adopted": ("adopt", " or d.det_since < :before::timestamptz", " or true"),
     "adopted_job_keeps_its_owner": ("adopt", "set jq_owner = :owner::uuid, jq_schedinfo", "set jq_schedinfo"),
     "adoption_does_not_count": ("adopt", "set det_turn = d.det_turn + 1", "set det_turn = d.det_turn"),
     "adopted_by_one_that_does_not_own_the_group": ("adopt", "cross join ownership cross join", "cross join"),

@@ -539,14 +539,16 @@ class Database:
         """Return whether a row that runs is kept by a host: a rescue leaves it alone."""
         return row.state == RUNNING and (row.pk, row.attempt) in self.detached
 
-    def adopt(self, owner: str, live: Container[int], age: float, types: Container[str], now: float) -> list[Adoption]:
+    def adopt(
+        self, owner: str, live: Container[int], before: float, types: Container[str], now: float
+    ) -> list[Adoption]:
         """Take over detached jobs that run and that the owner of the group does not have in hand."""
         if self.group_owner != owner:
             return []
         lost = [
             (self.rows[pk], kept) for (pk, attempt), kept in sorted(self.detached.items())
             if self.runs_detached(row := self.rows[pk]) and row.attempt == attempt and row.type in types
-            and pk not in live and (row.owner != owner or kept.since < now - age) and not self.locked_of([pk], now)
+            and pk not in live and (row.owner != owner or kept.since < before) and not self.locked_of([pk], now)
         ]  # fmt: skip
         return [self._adopt(owner, row, kept, now) for row, kept in lost]
 

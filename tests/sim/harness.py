@@ -82,7 +82,6 @@ class Daemon:
         self.watch_losses = 0
         self.woken_in_flight = 0  # wake-ups on their way
         self.due_at = self.rescan_at = self.check_at = self.starts_at = self.find_at = float("inf")
-        self.is_one_lost = False  # a detached job that was in hand
         self.removed: list[tuple[int, int]] = []  # what hosts have released, and the database does not know yet
         self.written = invariants.Written()
         self.lease.connected(sim.now)
@@ -631,15 +630,13 @@ class Daemon:
 
     def _find_detached_in(self, seconds: float) -> None:
         if self.lease.state is LeaseState.SERVING:
-            self.is_one_lost = True
             self.find_at = min(self.find_at, self.sim.now + seconds)
 
     def _find_detached(self, now: float) -> None:
         """Adopt detached jobs that are not in hand, and have hosts release what no job is for."""
         database = self.sim.database
-        self.find_at = now + OWN_AGE + 1 if self.is_one_lost else float("inf")
-        self.is_one_lost = False
-        self.later(self.sim.watch_delay(), self._adopted, self._adoptions(OWN_AGE), self.owner, self.watch_losses)
+        self.find_at = float("inf")
+        self.later(self.sim.watch_delay(), self._adopted, self._adoptions(), self.owner, self.watch_losses)
         removed, self.removed = self.removed, []
         database.forget_kept(removed, ())
         kept = database.read_kept()
@@ -649,9 +646,10 @@ class Daemon:
         if kept:
             self.find_at = min(self.find_at, now + AGAIN_S)
 
-    def _adoptions(self, age: float) -> list[r.Adoption]:
+    def _adoptions(self) -> list[r.Adoption]:
+        now = self.sim.now
         types = [name for name, kind in self.config.agents.items() if kind.detached]
-        return self.sim.database.adopt(self.owner, self.core.live_rows(), age, types, self.sim.now) if types else []
+        return self.sim.database.adopt(self.owner, self.core.live_rows(), now, types, now) if types else []
 
     def _adopted(self, jobs: list[r.Adoption], owner: str, losses: int) -> None:
         if (owner, losses) == (self.owner, self.watch_losses):
@@ -752,7 +750,7 @@ class Daemon:
     def _rescued(self, parents: list[int]) -> None:
         self.core.settle(parents)
         if has_detached(self.sim.seed):
-            self.tell(e.Adopted(SITE, "/spool", self._adoptions(0.0)))
+            self.tell(e.Adopted(SITE, "/spool", self._adoptions()))
             self.find_at = self.sim.now
         self.lease.rescued(self.sim.now)
         self.tell(e.Serve(self.lease.until))

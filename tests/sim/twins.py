@@ -77,6 +77,9 @@ select * from unnest(:children::bigint[], :parents::bigint[], :masks::integer[],
 -- name: time_passed
 select extract(epoch from now() - at) from clock
 
+-- name: time_before
+select now() - make_interval(secs => :seconds::float8)
+
 -- name: move_clock
 update clock set at = now()
 
@@ -317,12 +320,13 @@ class Twins:
 
     # ---- detached jobs
 
-    def adopt(self, owner: str, live: Sequence[int], age: float, types: Sequence[str]) -> list[Adoption]:
-        """Take over detached jobs that are not in hand."""
+    def adopt(self, owner: str, live: Sequence[int], seconds: float, types: Sequence[str]) -> list[Adoption]:
+        """Take over detached jobs that were not in hand so many seconds ago."""
         with self.instant():
-            values = {"owner": owner, "group": "default", "live": live, "age": age, "types": types}
+            ((before,),) = self._ask(OURS["time_before"], seconds=seconds)
+            values = {"owner": owner, "group": "default", "live": live, "before": text_of(before), "types": types}
             rows = self._ask(self.queries["adopt"], **values, guarded=[], unread=SUSPECT_AFTER, schedinfo="here.7")
-            fake = self.fake.adopt(owner, live, age, types, self.now)
+            fake = self.fake.adopt(owner, live, self.now - seconds, types, self.now)
             _same("adopted", [_rounded_age(each) for each in fake], [_rounded_age(read_adoption(row)) for row in rows])
         return fake
 

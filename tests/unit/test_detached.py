@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import attrs
 import pytest
 
 from scheduler.model import events as e
@@ -160,6 +161,18 @@ def test_adopted_job_waits_for_a_slot_and_for_no_place_of_the_host_c41() -> None
     core.handle(e.Gone(first.slot, 0), 1.0)
     (third,) = effects(core, e.Spawn)
     assert third.job == 3
+
+
+@pytest.mark.parametrize("agents", [{}, {"long": attrs.evolve(KIND, detached=False)}])
+def test_job_that_waits_for_a_slot_of_a_type_that_is_gone_is_adopted_when_it_is_back_c41(agents: Any) -> None:
+    core = core_of(adoption(1), adoption(2), adoption(3))
+    effects(core, e.Spawn)
+    core.handle(e.Reloaded(Config(hosts={"alpha": Host()}, agents=agents)), 1.0)
+    assert effects(core, e.FindDetached)
+    assert set(core.state.jobs) == {1, 2}
+    core.handle(e.Reloaded(Config(hosts={"alpha": Host()}, agents={"long": attrs.evolve(KIND, slots=3)})), 2.0)
+    core.handle(e.Adopted("site", "/spool", [adoption(3, turn=2)]), 2.0)
+    assert [(spawn.job, spawn.keeper.turn) for spawn in effects(core, e.Spawn)] == [(3, 2)]
 
 
 def test_adopted_job_of_a_disabled_type_is_attached_c41() -> None:
