@@ -51,6 +51,11 @@ COMPAT: Final = {"action": "append", "default": [], "choices": compat_names()}
 OR_NULL: Final = {"action": "store_const", "const": True}  # not given is no value for the column
 STATES: Final = {"action": "append", "default": [], "choices": JOB_STATES}
 JSON_LINES: Final = argument("--json", "one JSON object a line")
+JSON_OBJECT: Final = argument("--json", "one JSON object")
+GROUP: Final = argument("group GROUP", "default: that of the configuration", nargs="?")
+LISTEN_ON: Final = argument(
+    "--host HOST", "listen on this address; default 127.0.0.1, this machine alone", default="127.0.0.1"
+)
 WATCH: Final = argument("--watch", "repeat when something has changed, until Ctrl-C")
 ANSWER: Final = (
     argument("--json", "print the answer as JSON"),
@@ -157,18 +162,18 @@ COMMANDS: Final[dict[str, Command]] = {
         argument("--limit N", "process at most so many files", type=POSITIVE),
     ), "nothing"),
     "status": Command("status.show_status", "show what is wrong, agents, jobs and queues, as a screen holds it", (
-        argument("group GROUP", "default: that of the configuration", nargs="?"),
+        GROUP,
         argument("-v", "each slot and statement, and all rows", dest="verbose"),
         argument("--json", "one JSON object, of all that -v shows"),
         WATCH,
     ), "group"),
     "health": Command("health.show_health", "exit with 0 if all is well, 1 with warnings, 2 if work stands", (
-        argument("group GROUP", "default: that of the configuration", nargs="?"),
-        argument("--json", "one JSON object"),
+        GROUP,
+        JSON_OBJECT,
     ), "group"),
     "stats": Command("stats.show_stats", "show rates, waiting and run times, backlogs, slow agents and errors", (
         argument("--since TIME", "since then: 90, 15m, 2d ago, or a local time; default: 1h", default="1h"),
-        argument("--json", "one JSON object"),
+        JSON_OBJECT,
     )),
     "submit": Command("submit.submit_jobs", "queue a job, or many", (
         argument("type TYPE", "agent type, or command; 'TYPE KEY=VALUE ...' for one with these attributes"),
@@ -247,10 +252,7 @@ COMMANDS: Final[dict[str, Command]] = {
         argument("-f", "continue with new lines until the job ends", dest="follow"),
         JSON_LINES,
     )),
-    "show": Command("show.show_job", "print all that is known of a job", (
-        job("job"),
-        argument("--json", "one JSON object"),
-    )),
+    "show": Command("show.show_job", "print all that is known of a job", (job("job"), JSON_OBJECT)),
     "items": Command("show.list_items", "print the items of a job that failed, with the reason", (
         job("job"),
         argument("-n N", "list the newest N, 0 for all; default 1000", dest="rows", type=COUNT, default=1000),
@@ -277,10 +279,7 @@ COMMANDS: Final[dict[str, Command]] = {
         argument("-q", "print nothing and exit with that status", dest="quiet"),
         argument("-w", "wait until the job has ended", dest="wait"),
     )),
-    "hide": Command("jobs.hide", "leave jobs out of drover ls; they run as before", (
-        job("jobs", "+"),
-        JSON_LINES,
-    )),
+    "hide": Command("jobs.hide", "leave jobs out of drover ls; they run as before", (job("jobs", "+"), JSON_LINES)),
     "unhide": Command("jobs.hide", "list hidden jobs again", (job("jobs", "+"), JSON_LINES)),
     "subscribe": Command("events.subscribe", "be told of events of a job, or of all jobs of an owner", (
         job("job", "?"),
@@ -292,7 +291,7 @@ COMMANDS: Final[dict[str, Command]] = {
         argument("--ttl INTERVAL", "end the subscription after so long, as 90m"),
         argument("--most N", "give up what more than N deliveries wait for", type=POSITIVE),
         argument("--secret-file FILE", "sign with the secret in this file; - is stdin; default: one is made"),
-        argument("--json", "one JSON object"),
+        JSON_OBJECT,
     )),
     "unsubscribe": Command("events.unsubscribe", "remove subscriptions", (
         argument("subscriptions SUBSCRIPTION", "their numbers", nargs="+", **SUBSCRIPTIONS),
@@ -313,19 +312,19 @@ COMMANDS: Final[dict[str, Command]] = {
         JSON_LINES,
     )),
     "top": Command("top.show_top", "watch slots, rates, queues and jobs live, with keys to pause, kill and ask why", (
-        argument("group GROUP", "default: that of the configuration", nargs="?"),
+        GROUP,
     ), "group"),
     "psql": Command("database.run_psql", "run psql on the database, logged in as these commands are", (
         argument("args ARGS", "of psql; options of it after --", nargs="*"),
     )),
     "web": Command("optional_servers.serve_dashboard", "serve the dashboard, a page for browsers", (
-        argument("--host HOST", "listen on this address; default 127.0.0.1, this machine alone", default="127.0.0.1"),
+        LISTEN_ON,
         argument("--port N", "listen on this port; default 8300", type=number(0, 65535), default=8300),
         argument("--name HOST", "a name under which browsers may reach it; may be repeated", dest="names",
                   action="append", default=[]),
     )),
     "metrics": Command("optional_servers.export_metrics", "serve metrics to Prometheus, or write them into a file", (
-        argument("--host HOST", "listen on this address; default 127.0.0.1, this machine alone", default="127.0.0.1"),
+        LISTEN_ON,
         argument("--port N", "listen on this port; default 9834", type=number(0, 65535), default=9834),
         argument("--textfile FILE", "write them into this file, once, and exit; - is standard output"),
     )),
