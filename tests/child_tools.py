@@ -54,7 +54,7 @@ class Family:
     def hand_over(self) -> "Family":
         """Go on as another program would: with what is written down of the processes, and nothing else."""
         self.processes.freeze()
-        kept = json.loads(json.dumps(self.processes.kept()))
+        kept = json.loads(json.dumps(self.processes.snapshot()))
         self.processes._children.clear()
         heir = Family(self.loop, *self._given, kept)
         self.processes = heir.processes  # which is closed at the end

@@ -29,7 +29,7 @@ from uuid import uuid4
 from scheduler.daemon.log import log_line
 from scheduler.drivers.libpq import with_parameters, writable
 from scheduler.drivers.loop import Callback, Loop, Steps, Task, Until
-from scheduler.drivers.postgres import Backend, Connection
+from scheduler.drivers.postgres import Connection
 from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.queue import settings as queue_settings
 from scheduler.drivers.sql import OURS, Failure, Query, Stat, setting
@@ -141,12 +141,12 @@ class Connections:
             self.refused,
         )  # fmt: skip
 
-    def go_on(self, owner: str, backend: Sequence[Any] | None) -> None:
-        """Work as a program before us did, whose connections are lost; `backend` was its server process."""
+    def take_over(self, owner: str, backend: Sequence[Any] | None) -> None:
+        """Continue the work of a program before us, whose connections are lost; `backend` was its server process."""
         self._is_lost = True
         self.set_owner(owner)
         if backend is not None:
-            self.queue.old_backend = Backend(int(backend[0]), str(backend[1]))
+            self.queue.set_old_backend(int(backend[0]), str(backend[1]))
 
     def send_request(self) -> None:
         """Send the core's next request, if the queue connection is free for it."""

@@ -30,29 +30,28 @@ class Keeping(Protocol):
     @property
     def fds(self) -> list[int]: ...
 
-    def kept(self) -> dict[str, Any]: ...
+    def snapshot(self) -> dict[str, Any]: ...
 
 
 class DaemonState:
-    """The parts of one daemon whose state travels."""
+    """The parts of one daemon whose state travels; `kept_agents` leaves agents to the daemon that is started next."""
 
     def __init__(
-        self, loop: Loop, core: Core, processes: Processes, watch: Watch, config: Callable[[], Config]
-    ) -> None:
+        self, loop: Loop, core: Core, processes: Processes, watch: Watch, config: Callable[[], Config],
+        kept_agents: Keeping | None, frozen_at: float | None,
+    ) -> None:  # fmt: skip
         self._loop, self._core, self._processes, self._watch = loop, core, processes, watch
-        self._config = config
-        self.kept_agents: Keeping | None = None  # what leaves agents to the daemon that is started next
-        self.frozen_at: float | None = None
+        self._config, self.kept_agents, self._frozen_at = config, kept_agents, frozen_at
 
     @property
     def is_frozen(self) -> bool:
         """Return whether nothing of any agent is read or written."""
-        return self.frozen_at is not None
+        return self._frozen_at is not None
 
     @property
     def frozen_since(self) -> float:
         """Return since when, or now."""
-        return self._loop.now if self.frozen_at is None else self.frozen_at
+        return self._loop.now if self._frozen_at is None else self._frozen_at
 
     @property
     def seconds_frozen(self) -> float:
@@ -64,16 +63,16 @@ class DaemonState:
 
     def release(self) -> None:
         """Go on with everything: nothing was lost but time, which agents get back."""
-        if self.frozen_at is not None:
-            pause, self.frozen_at = self._loop.now - self.frozen_at, None
+        if self._frozen_at is not None:
+            pause, self._frozen_at = self._loop.now - self._frozen_at, None
             self._core.resume(pause, self._loop.now)
             self._processes.thaw()
             self._watch.pause(False)
-        self._core.go_on()
+        self._core.release()
 
     def freeze(self) -> None:
         """Read and write nothing of any agent, and save all that is to be saved."""
-        self.frozen_at = self._loop.now
+        self._frozen_at = self._loop.now
         self._processes.freeze()
         self._core.settle_output(self._loop.now)
         self._watch.pause(True)
@@ -111,8 +110,8 @@ class DaemonState:
             "frozen_at": self.frozen_since,
             "config": _tables(self._config()),
             "core": self._core.document(self._loop.now),
-            "processes": self._processes.kept(),
-            "watch": self._watch.kept(),
+            "processes": self._processes.snapshot(),
+            "watch": self._watch.snapshot(),
             "fds": self.fds,
         }
 

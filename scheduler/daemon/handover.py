@@ -46,6 +46,12 @@ def write(document: Mapping[str, Any]) -> int:
     return fd
 
 
+def read(fd: int) -> Document:
+    """Return the document in a memfd. Errors: OSError, ValueError."""
+    document: Document = json.loads(os.pread(fd, os.fstat(fd).st_size, 0))
+    return document
+
+
 def execute(argv: list[str], environment: Mapping[str, str], kind: str, fd: int, fds: Iterable[int]) -> None:
     """Execute a program with a memfd and with these descriptors; returns only by an error. Errors: OSError."""
     travelling = [fd, *fds]
@@ -64,8 +70,8 @@ def execute(argv: list[str], environment: Mapping[str, str], kind: str, fd: int,
 class Takeover:
     """The state that the program before us has left, and the deadline for going on with it."""
 
-    def __init__(self, words: str, environment: Mapping[str, str]) -> None:
-        """Read the state, which `words` of the environment name. Errors: OSError, ValueError."""
+    def __init__(self, words: str, environment: Mapping[str, str], document: Document | None = None) -> None:
+        """Read the state that `words` of the environment name, unless it is given. Errors: OSError, ValueError."""
         self.kind, number, *reason = words.split(" ", 2)
         self.environment = dict(environment)  # as it was given to us
         self.reason = " ".join(reason)  # why the old program goes on
@@ -73,7 +79,7 @@ class Takeover:
         self.began = time.monotonic()
         self._fd = int(number)
         os.set_inheritable(self._fd, False)
-        self.document: Document = json.loads(os.pread(self._fd, os.fstat(self._fd).st_size, 0))
+        self.document = document or read(self._fd)
 
     @property
     def is_trial(self) -> bool:

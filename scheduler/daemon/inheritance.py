@@ -7,7 +7,6 @@ anything of it is given out again: by us, for the warden of the daemon before us
 asked. If it does not answer, nothing goes on.
 """
 
-import json
 import os
 import signal
 import socket
@@ -16,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler.daemon import warden
+from scheduler.daemon import handover, warden
 from scheduler.daemon.daemon_state import renumbered
 from scheduler.daemon.handover import LEFT, Takeover
 from scheduler.daemon.kept_agents import (
@@ -106,7 +105,7 @@ class Inheritance:
         self.told = "the state that the daemon before has left is not there"
         if page.count_try() > MOST_TRIES or len(states) != 1:
             return
-        document = json.loads(os.pread(states[0], os.fstat(states[0]).st_size, 0))
+        document = handover.read(states[0])
         if document["core"].get("version") not in READ:
             self.told = (
                 f"the state that was left has version {document['core'].get('version')}, which is not known here"
@@ -120,8 +119,8 @@ class Inheritance:
         here = {old: new for old, new in places.items() if new is not None}
         close_all(fd for fds in by_name.values() for fd in fds if fd not in (*here.values(), states[0]))
         self.told = ""
-        self.takeover = Takeover(f"{LEFT} {states[0]} the daemon was started anew", environment)
-        self.takeover.document = renumbered(document, here)
+        words = f"{LEFT} {states[0]} the daemon was started anew"
+        self.takeover = Takeover(words, environment, renumbered(document, here))
 
     def _take_agents(self, by_name: Mapping[str, list[int]], page: SharedPage) -> None:
         """Let agents go on that live and had nothing in hand."""

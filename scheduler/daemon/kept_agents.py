@@ -221,7 +221,7 @@ class KeptAgents:
         self.page.set_state_valid(True)
         return ""
 
-    def kept(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """Return what a program that is executed in our place needs to go on: JSON, with the numbers of `fds`."""
         line, page = self.fds
         return {"warden": self.warden.pid, "line": line, "page": page, "names": [*self._stored, self.warden.name, PAGE]}

@@ -282,7 +282,7 @@ class Upgrade:
         }  # fmt: skip
         document = {**self._daemon.document(), "program": given, "limit": self._limit_s, "locks": list(self._locks)}
         if (keeping := self._daemon.kept_agents) is not None:
-            document |= {"keeping": keeping.kept(), "fds": [*document["fds"], *keeping.fds]}
+            document |= {"keeping": keeping.snapshot(), "fds": [*document["fds"], *keeping.fds]}
         return document | {"fds": [*document["fds"], *self._locks]}
 
     def _execute(self) -> None:

@@ -88,20 +88,20 @@ class Watch:
         """Return whether nothing is under way, and all is written down since the pause began."""
         return self._is_settled and not self._is_busy
 
-    def kept(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """Return what another program needs to go on with our group: JSON."""
-        return {"owner": self.owner, "lease": self.lease.kept(), "backend": self.connections.queue.backend}
+        return {"owner": self.owner, "lease": self.lease.snapshot(), "backend": self.connections.queue.backend}
 
-    def go_on(self, kept: Mapping[str, Any], ready: Callable[[], None], *, is_unknown: bool) -> None:
-        """Go on with the group of a program before us; `ready` is called when agents may be given work again.
+    def restore(self, snapshot: Mapping[str, Any], ready: Callable[[], None], *, is_unknown: bool) -> None:
+        """Continue with the group of a program before us; `ready` is called when agents may be given work again.
 
         `is_unknown`: others know a process as the owner that has ended, and may take the group over at once.
         """
         self._is_unknown = is_unknown
-        self.owner = kept["owner"]
-        self.connections.go_on(self.owner, kept.get("backend"))
+        self.owner = snapshot["owner"]
+        self.connections.take_over(self.owner, snapshot.get("backend"))
         self._takes_over = ready
-        self.lease.go_on(kept.get("lease"), self._loop.now)
+        self.lease.restore(snapshot.get("lease"))
 
     def _steps_of_takeover(self) -> Steps[None] | None:
         """Return the next step: the lease is renewed, rows and memory are compared, then the tables are read."""

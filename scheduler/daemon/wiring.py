@@ -76,7 +76,10 @@ class Daemon:
         self.errands = Errands(self.loop, self.processes)
         self._connect(config, conninfo, reads_stdin)
         self._drivers = self._driver_table()
-        self._whole = DaemonState(self.loop, self.core, self.processes, self.watch, lambda: self.config)
+        frozen_at = None if takeover is None else float(takeover.document["frozen_at"])
+        self._whole = DaemonState(
+            self.loop, self.core, self.processes, self.watch, lambda: self.config, kept_agents, frozen_at
+        )
         self._upgrade: Upgrade | None = None
         if program is not None and not reads_stdin:
             timers = config.scheduler
@@ -85,8 +88,7 @@ class Daemon:
                 limit_s=timers.reexec_limit, locks=locks, takeover=takeover,
             )  # fmt: skip
         if takeover is not None:
-            self._whole.frozen_at = float(takeover.document["frozen_at"])
-            self.watch.go_on(takeover.document["watch"], self._come_up, is_unknown=takeover.is_left)
+            self.watch.restore(takeover.document["watch"], self._come_up, is_unknown=takeover.is_left)
         elif survivors is not None:
             self.processes.thaw()
         self._has_survivors = survivors is not None
@@ -94,7 +96,6 @@ class Daemon:
         self.has_left = False  # all agents, for the daemon that is started next
         self._kept_agents = kept_agents
         if kept_agents is not None:
-            self._whole.kept_agents = kept_agents
             kept_agents.use(self.loop, self.core, self.processes, self._whole, lambda: self.config)
             self.loop.register(kept_agents.warden.line.fileno(), EPOLLIN, self._warden_ended)
             if takeover is None or not takeover.is_left:

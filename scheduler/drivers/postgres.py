@@ -89,6 +89,10 @@ class Connection:
         """The server process of this session, unless it is a pooler's."""
         return self._backend
 
+    def set_old_backend(self, pid: int, start: str) -> None:
+        """Note the server process of a connection that a program before us had."""
+        self.old_backend = Backend(pid, start)
+
     @property
     def is_pooled(self) -> bool:
         """Return whether a pooler stands between us and the server."""

@@ -120,7 +120,7 @@ class Child:
         self.pipes.thaw()
         self.output_ended()
 
-    def kept(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """Return what another program needs to go on with it: JSON, with the numbers of descriptors."""
         pipes, process = self.pipes, self.process
         ours = {"pidfd": process.pidfd} if isinstance(process, LocalProcess) else {"remote": process.id}
@@ -197,9 +197,9 @@ class Processes:
     def __init__(
         self, loop: Loop, config: Config, agents_path: Sequence[str], on_output: OnOutput, on_errors: OnErrors,
         on_capture: OnCapture, report: Callable[[Event], None], copies: str = "",
-        kept: Mapping[str, Any] | None = None, marks: Marks | None = None,
+        snapshot: Mapping[str, Any] | None = None, marks: Marks | None = None,
     ) -> None:  # fmt: skip
-        """Have no process yet; with `kept` those of a program that was executed before us, frozen.
+        """Have no process yet; with `snapshot` those of a program that was executed before us, frozen.
 
         `copies` is where programs of types with canary agents are copied to, empty: nowhere. The byte of its slot in
         `marks` is cleared before anything is written to an agent.
@@ -213,8 +213,8 @@ class Processes:
         self._programs = ProgramFiles(config, self._around, copies)
         self._ssh_hosts: dict[str, SshHost] = {}
         self._retired: list[SshHost] = []  # under settings of before, which some agents still use
-        if kept is not None:
-            self._go_on(kept)
+        if snapshot is not None:
+            self._restore(snapshot)
         keep_descriptors()
         for name, host in ssh_hosts(config).items():
             if name not in self._ssh_hosts:
@@ -341,22 +341,22 @@ class Processes:
         for child in list(self._children.values()):
             child.thaw()
 
-    def kept(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """Return what another program needs to go on with all of them: JSON, with the numbers of descriptors."""
         return {
-            "children": [child.kept() for child in self._children.values()],
-            "programs": self._programs.kept(),
-            "ssh": [host.kept() for host in self._ssh_hosts.values()],
-            "retired": [host.kept() for host in self._retired],
+            "children": [child.snapshot() for child in self._children.values()],
+            "programs": self._programs.snapshot(),
+            "ssh": [host.snapshot() for host in self._ssh_hosts.values()],
+            "retired": [host.snapshot() for host in self._retired],
         }
 
     @property
     def fds(self) -> list[int]:
-        """Return the descriptors that `kept` names."""
+        """Return the descriptors that `snapshot` names."""
         return [fd for _, fds in self.fds_by_owner() for fd in fds]
 
     def fds_by_owner(self) -> list[tuple[str, list[int]]]:
-        """Return the descriptors that `kept` names by what they are of, under a name that has its pid or its slot."""
+        """Return the descriptors that `snapshot` names by owner: `pPID` for a process of this machine, else `sSLOT`."""
         found = []
         for child in self._children.values():
             if isinstance(child.process, LocalProcess):
@@ -379,22 +379,24 @@ class Processes:
         """Return the program file of a type, as it was when an agent was started from it."""
         return self._programs.seen(name)
 
-    def _go_on(self, kept: Mapping[str, Any]) -> None:
-        self._programs.go_on(kept.get("programs", {}))
-        self._ssh_hosts = {each["name"]: SshHost.going_on(self._loop, each, self._report) for each in kept["ssh"]}
-        self._retired = [SshHost.going_on(self._loop, each, self._report) for each in kept["retired"]]
-        remote = {(process.slot): process for host in self._every_host for process in host.processes}
-        for each in kept["children"]:
+    def _restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._programs.restore(snapshot.get("programs", {}))
+        self._ssh_hosts = {each["name"]: self._restored_host(each) for each in snapshot["ssh"]}
+        self._retired = [self._restored_host(each) for each in snapshot["retired"]]
+        remote = {process.slot: process for host in self._every_host for process in host.processes}
+        for each in snapshot["children"]:
             process: LocalProcess | RemoteProcess
             slot, (stdin, stdout, stderr) = int(each["slot"]), each["ends"]
             if "pidfd" in each:
                 process = LocalProcess(int(each["pid"]), int(each["pidfd"]), is_child=each.get("is_child", True))
             else:
                 process = remote[slot]
-                process.on_end = partial(self._died, slot)
             child = self._add(slot, each["type"], bool(each["is_line"]), process, (stdin, stdout, stderr))
             child.pipes.send_later(each["unsent"].encode("latin-1"))
             child.freeze()
+
+    def _restored_host(self, snapshot: Mapping[str, Any]) -> SshHost:
+        return SshHost.restored(self._loop, snapshot, self._report, self._died)
 
     def _died(self, slot: int, end: Event) -> None:
         self._children[slot].died(end)

@@ -49,16 +49,16 @@ class ProgramFiles:
         self._seen = {name: self._seen[name] for name in same}
         self._names = {name: self._names[name] for name in same if name in self._names}
 
-    def kept(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """Return what was seen, for a program that takes over: JSON."""
         return {"seen": self._seen, "names": self._names}
 
-    def go_on(self, kept: Mapping[str, Any]) -> None:
-        """Go on with what a program before us has seen."""
-        for name, found in kept.get("seen", {}).items():
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Continue with what a program before us has seen."""
+        for name, found in snapshot.get("seen", {}).items():
             if name in self._config.agents:
                 self._seen[name] = None if found is None else (found[0], found[1], found[2], found[3])
-        self._names = {name: text for name, text in kept.get("names", {}).items() if name in self._seen}
+        self._names = {name: text for name, text in snapshot.get("names", {}).items() if name in self._seen}
 
     def watch(self, name: str) -> None:
         """Notice from now on that the file of a type is replaced."""

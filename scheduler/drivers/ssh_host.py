@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from select import EPOLLIN
 from typing import Any, Final
 
@@ -84,21 +85,30 @@ class SshHost:
         self._last_id = 0
         self._processes: dict[int, RemoteProcess] = {}
         self._is_retired = False
-        self._ssh = SshProcess(loop, self.settings, self._handle, kept=link)
+        self._ssh = SshProcess(loop, self.settings, self._handle, snapshot=link)
 
     # ---- another program that takes over
 
     @classmethod
-    def going_on(cls, loop: Loop, kept: Mapping[str, Any], emit: Callable[[Event], None]) -> "SshHost":
-        """Return the host of which another program has kept this, frozen; ends are not reported anywhere yet."""
+    def restored(
+        cls,
+        loop: Loop,
+        snapshot: Mapping[str, Any],
+        emit: Callable[[Event], None],
+        on_end: Callable[[int, Event], None],
+    ) -> "SshHost":
+        """Return the host of a snapshot, frozen; `on_end` gets slot and end of each agent."""
         known = {each.name for each in fields(ssh.SshSettings)}
-        settings = ssh.SshSettings(**{name: value for name, value in kept["settings"].items() if name in known})
-        host = cls(loop, kept["name"], settings, emit, kept["link"])
-        host._last_id, host._is_retired = int(kept["last_id"]), bool(kept["is_retired"])
-        for id, slot, grace_s, pid in kept["processes"]:
-            process = RemoteProcess(host._ssh, id, slot, grace_s, lambda: None, lambda event: None, pid)
-            host._processes[id] = process
+        settings = ssh.SshSettings(**{name: value for name, value in snapshot["settings"].items() if name in known})
+        host = cls(loop, snapshot["name"], settings, emit, snapshot["link"])
+        host._restore(snapshot, on_end)
         return host
+
+    def _restore(self, snapshot: Mapping[str, Any], on_end: Callable[[int, Event], None]) -> None:
+        self._last_id, self._is_retired = int(snapshot["last_id"]), bool(snapshot["is_retired"])
+        for id, slot, grace_s, pid in snapshot["processes"]:
+            ended = partial(on_end, slot)
+            self._processes[id] = RemoteProcess(self._ssh, id, slot, grace_s, lambda: None, ended, pid)
 
     @property
     def processes(self) -> list[RemoteProcess]:
@@ -107,7 +117,7 @@ class SshHost:
 
     @property
     def fds(self) -> list[int]:
-        """Return the descriptors that `kept` names."""
+        """Return the descriptors that `snapshot` names."""
         return self._ssh.fds
 
     @property
@@ -127,11 +137,11 @@ class SshHost:
         """Go on where `freeze` stopped."""
         self._ssh.thaw()
 
-    def kept(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """Return what another program needs to go on with it: JSON, with the numbers of descriptors."""
         return {
             "name": self._name, "settings": asdict(self.settings), "last_id": self._last_id,
-            "is_retired": self._is_retired, "link": self._ssh.kept(),
+            "is_retired": self._is_retired, "link": self._ssh.snapshot(),
             "processes": [[each.id, each.slot, each.grace_s, each.pid] for each in self._processes.values()],
         }  # fmt: skip
 
@@ -247,7 +257,7 @@ class SshProcess:
 
     def __init__(
         self, loop: Loop, settings: ssh.SshSettings, report: Callable[[ssh.Report], None],
-        environment: Mapping[str, str] = os.environ, kept: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] = os.environ, snapshot: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self._loop, self._settings, self._report = loop, settings, report
         self._environment = {name: text for name, text in environment.items() if name in ENVIRONMENT}
@@ -259,10 +269,10 @@ class SshProcess:
         self._deaths, self._started_at = 0, loop.now
         self._pings = 0  # since the last report
         self._restart_at = 0.0  # while it waits
-        if kept is None:
+        if snapshot is None:
             self._start_process()
         else:
-            self._go_on(kept)
+            self._restore(snapshot)
 
     # ---- another program that takes over
 
@@ -274,7 +284,7 @@ class SshProcess:
 
     @property
     def fds(self) -> list[int]:
-        """Return the descriptors that `kept` names."""
+        """Return the descriptors that `snapshot` names."""
         return [] if self._process is None else [self._pidfd, self._socket.fileno()]
 
     def freeze(self) -> None:
@@ -293,7 +303,7 @@ class SshProcess:
         elif self._state is LinkState.WAITING:
             self._timer = self._loop.at(self._restart_at, self._start_process)
 
-    def kept(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """Return what another program needs to go on with it: JSON, with the numbers of descriptors."""
         process = None if self._process is None else [self._process.pid, *self.fds]
         return {
@@ -301,13 +311,13 @@ class SshProcess:
             "restart_at": self._restart_at, "agents": [[id, is_on] for id, is_on in self._is_started.items()],
         }  # fmt: skip
 
-    def _go_on(self, kept: Mapping[str, Any]) -> None:
-        """Go on with the process that another program has kept, frozen."""
-        self._state, self._deaths = LinkState[kept["state"]], int(kept["deaths"])
-        self._started_at, self._restart_at = float(kept["started_at"]), float(kept["restart_at"])
-        self._is_started = {int(id): bool(is_started) for id, is_started in kept["agents"]}
-        if kept["process"] is not None:
-            pid, self._pidfd, fd = kept["process"]
+    def _restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Continue with the process of a snapshot, frozen."""
+        self._state, self._deaths = LinkState[snapshot["state"]], int(snapshot["deaths"])
+        self._started_at, self._restart_at = float(snapshot["started_at"]), float(snapshot["restart_at"])
+        self._is_started = {int(id): bool(is_started) for id, is_started in snapshot["agents"]}
+        if snapshot["process"] is not None:
+            pid, self._pidfd, fd = snapshot["process"]
             self._process = LinkProcess(pid, self._pidfd)
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=fd)
             self._socket = PacketSocket(self._loop, sock, self._receive, lambda: None)

@@ -211,7 +211,7 @@ def check_move(before: str, after: str) -> None:
         raise BugError(f"a job may not move from {before} to {after}: please report this")
 
 
-# ---- the query of a multi-SQL-query in hand, moved by policy/job.py
+# ---- the query of a multi-SQL-query in hand, moved by policy/job_query.py
 #
 # "Rows are on their way" and "no more rows" are two facts, FETCHING and EXHAUSTED: with one, a job ends before its last
 # rows have come. A query is over when it is EXHAUSTED and none of its items waits for an agent. When its job is to end

@@ -15,7 +15,6 @@ from scheduler.model.events import Echo, RunStatement
 from scheduler.model.protocol import parse, printable
 from scheduler.model.queue_requests import LogRow
 from scheduler.model.states import DIE, FINISH, NEVER, NEXT, OK, SAID, ST_READY
-from scheduler.policy.capacity import DISABLED
 from scheduler.policy.completion import finish
 from scheduler.policy.dispatch import (
     assign,
@@ -28,6 +27,7 @@ from scheduler.policy.dispatch import (
     put_back,
     recall_unsent,
 )
+from scheduler.policy.pool import DISABLED
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 

@@ -32,17 +32,13 @@ class Record:
 
     __slots__ = ("_tries", "program")
 
-    def __init__(self, program: str, most: int) -> None:
+    def __init__(self, program: str, most: int, tries: Iterable[float] = ()) -> None:
         self.program = program
-        self._tries: deque[float] = deque(maxlen=most)
+        self._tries: deque[float] = deque(tries, most)
 
-    def kept(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """Return all of it: JSON."""
         return {"program": self.program, "tries": list(self._tries)}
-
-    def go_on(self, tries: Iterable[float]) -> None:
-        """Go on with the items of before."""
-        self._tries.extend(tries)
 
     def item_done(self, seconds: float) -> None:
         """Note that an item was done."""
@@ -130,22 +126,26 @@ class Canary:
         self.why = ""  # it is held back
         self.is_known = is_known  # what an earlier daemon knew is taken into account
 
-    def kept(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """Return all of it but its slot: JSON."""
-        new = None if self.new is None else self.new.kept()
         return {
-            "state": self.state.name, "used": self.used.kept(), "new": new, "why": self.why, "is_known": self.is_known,
-            "copies": list(self.copies),
+            "state": self.state.name, "used": self.used.snapshot(), "why": self.why, "is_known": self.is_known,
+            "new": None if self.new is None else self.new.snapshot(), "copies": list(self.copies),
         }  # fmt: skip
 
-    def go_on(self, kept: Mapping[str, Any]) -> None:
-        """Go on as the one that has kept this, whose program in use we were made with."""
-        self.state, self.why = ProgramState[kept["state"]], kept["why"]
-        self.copies = tuple(kept.get("copies", ()))
-        self.used.go_on(kept["used"]["tries"])
-        if kept["new"] is not None:
-            self.new = Record(kept["new"]["program"], self.most)
-            self.new.go_on(kept["new"]["tries"])
+    @classmethod
+    def restored(cls, most: int, snapshot: Mapping[str, Any]) -> "Canary":
+        """Return the one of a snapshot, without its slot; a trial has `most` items."""
+        used, copies = snapshot["used"], tuple(snapshot.get("copies", ()))
+        canary = cls(most, used["program"], copies, is_known=bool(snapshot["is_known"]))
+        canary._restore(snapshot)
+        return canary
+
+    def _restore(self, snapshot: Mapping[str, Any]) -> None:
+        self.state, self.why = ProgramState[snapshot["state"]], snapshot["why"]
+        self.used = Record(self.used.program, HISTORY * self.most, snapshot["used"]["tries"])
+        if (new := snapshot["new"]) is not None:
+            self.new = Record(new["program"], self.most, new["tries"])
 
     def record_of(self, program: str) -> Record:
         """Return the record of a program that an agent runs; of one that is neither in use nor new, a record alone."""

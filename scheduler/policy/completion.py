@@ -35,7 +35,8 @@ from scheduler.model.states import (
 )
 from scheduler.policy import programs
 from scheduler.policy.conditions import AGENT, OURS
-from scheduler.policy.job import Job, JobQuery, KeyProgress, Verdict
+from scheduler.policy.job import Job, Verdict
+from scheduler.policy.job_query import JobQuery, KeyProgress
 from scheduler.policy.quotas import BLOCKED_BY
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State

@@ -85,9 +85,9 @@ class Core:
         handover.hold(self.state, now)
         self.schedule_dirty(now)
 
-    def go_on(self) -> None:
+    def release(self) -> None:
         """Go on with everything: no other program takes over yet, or this is the one that has."""
-        handover.go_on(self.state)
+        handover.release(self.state)
 
     def obstacle(self) -> str:
         """Return what is still under way, so that no other program can take over yet; empty if nothing is."""
@@ -116,7 +116,7 @@ class Core:
 
     def settle_output(self, now: float) -> None:
         """Let all that commands have printed be saved."""
-        handover.settle_output(self.state, now)
+        processes.store_output(self.state, now)
 
     def document(self, now: float) -> handover.Document:
         """Return what another program needs to go on as this one."""

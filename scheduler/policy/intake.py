@@ -41,9 +41,10 @@ from scheduler.policy.completion import (
 )
 from scheduler.policy.deadlines import PROGRESS, RECORD
 from scheduler.policy.dispatch import enqueue
-from scheduler.policy.job import IN_PROGRESS, TRIED_ALONE, Job, JobQuery, Pool, Verdict
+from scheduler.policy.job import TRIED_ALONE, Job, Pool, Verdict
+from scheduler.policy.job_query import IN_PROGRESS, JobQuery
 from scheduler.policy.rates import short_value
-from scheduler.policy.serving import give_back_unbegun, go_on, lapsed, missing_for
+from scheduler.policy.serving import assign_again, give_back_unbegun, lapsed, missing_for
 from scheduler.policy.state import MissingConnection, State
 
 OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `end_and_claim` gives no more
@@ -91,7 +92,7 @@ def saved(state: State, event: e.Saved, now: float) -> None:
         _marked(state, request.rows, event.pks, now)
         return
     assert isinstance(request, r.Save)
-    go_on(state, now)
+    assign_again(state, now)
     for row in request.rows:
         if row.pk not in event.pks and not (state.outbox.resent and row.outcome is not None):
             _fenced(state, row.pk, row.attempt, now)
@@ -190,7 +191,7 @@ def settled(state: State, event: e.Settled, now: float) -> None:
         state.outbox.wait_for_lock(r.Settle(event.locked), now)
     if event.released:
         state.claims.wake()
-    go_on(state, now)
+    assign_again(state, now)
 
 
 def found_locked(state: State, event: e.LockedFound, now: float) -> None:
@@ -202,7 +203,7 @@ def found_locked(state: State, event: e.LockedFound, now: float) -> None:
 def written(state: State, event: e.Written, now: float) -> None:
     """Forget log or output that is written."""
     state.outbox.answered()
-    go_on(state, now)
+    assign_again(state, now)
 
 
 # ---- claimed rows

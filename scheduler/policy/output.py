@@ -8,17 +8,16 @@ UTF-8 become `\\xHH`, but a character that comes in two reads is one, and none i
 
 from codecs import getincrementaldecoder
 from collections import deque
-from collections.abc import Mapping
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from scheduler.model.protocol import printable
+from scheduler.policy.snapshots import BYTES, Snapshot
 
 PIECE: Final = 1 << 18  # characters of one row, so that no statement takes long
 LINE_BYTES: Final = 64  # that a line costs whatever is in it
 STDERR_LINE: Final = 8192  # bytes
-BYTES: Final = "latin-1"  # how bytes are kept in JSON
 _Decoder = getincrementaldecoder("utf-8")
 _MOST_OF_REST: Final = 3  # bytes of a character without its first
 
@@ -40,15 +39,15 @@ class Capture:
         self._streams: dict[str, _Stream] = {}
         self._waiting: list[Piece] = []
 
-    def kept(self) -> dict[str, Any]:
-        """Return what is to be stored later, for `go_on`: JSON. What is to be stored by now was taken before."""
-        return {name: stream.kept() for name, stream in self._streams.items()}
+    def snapshot(self) -> dict[str, Any]:
+        """Return what is to be stored later. What is to be stored by now was taken before."""
+        return {name: stream.snapshot() for name, stream in self._streams.items()}
 
-    def go_on(self, kept: Mapping[str, Any]) -> None:
-        """Go on with the output of a process of which this was kept."""
-        for name, each in kept.items():
+    def restore(self, snapshot: Snapshot) -> None:
+        """Continue with the output of a snapshot."""
+        for name, each in snapshot.items():
             self._streams[name] = _Stream(self._limit)
-            self._streams[name].go_on(each)
+            self._streams[name].restore(each)
 
     def add(self, stream: str, data: bytes) -> bool:
         """Take in output; whether there is something to take."""
@@ -83,15 +82,15 @@ class _Stream:
         self._tail = bytearray()
         self._dropped = 0
 
-    def kept(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         unfinished, _ = self._decoder.getstate()
         sizes = {"head_left": self._head_left, "tail_most": self._tail_most, "dropped": self._dropped}
         return {**sizes, "unfinished": unfinished.decode(BYTES), "tail": self._tail.decode(BYTES)}
 
-    def go_on(self, kept: Mapping[str, Any]) -> None:
-        self._head_left, self._tail_most = int(kept["head_left"]), int(kept["tail_most"])
-        self._dropped, self._tail = int(kept["dropped"]), bytearray(kept["tail"].encode(BYTES))
-        self._decoder.setstate((kept["unfinished"].encode(BYTES), 0))
+    def restore(self, snapshot: Snapshot) -> None:
+        self._head_left, self._tail_most = int(snapshot["head_left"]), int(snapshot["tail_most"])
+        self._dropped, self._tail = int(snapshot["dropped"]), bytearray(snapshot["tail"].encode(BYTES))
+        self._decoder.setstate((snapshot["unfinished"].encode(BYTES), 0))
 
     def add(self, data: bytes) -> str:
         head, rest = data[: self._head_left], data[self._head_left :]
@@ -136,23 +135,23 @@ class AgentOutput:
         self.is_cut = False  # more than its limit: the rest is left out
         self._counted_item = 0
 
-    def kept(self) -> dict[str, Any]:
-        """Return all of it, for `go_on`: JSON."""
+    def snapshot(self) -> dict[str, Any]:
+        """Return all of it."""
         return {
             "at": self.at, "line": self.partial_line.decode(BYTES), "stderr": self.partial_stderr.decode(BYTES),
             "statements": [text.decode(BYTES) for text in self.statements], "item_bytes": self.item_bytes,
             "is_cut": self.is_cut, "item": self._counted_item,
         }  # fmt: skip
 
-    def go_on(self, kept: Mapping[str, Any]) -> None:
-        """Go on with the output of a process of which this was kept; no statement of it runs."""
-        self.at = float(kept.get("at", 0.0))
-        self.partial_line = kept.get("line", "").encode(BYTES)
-        self.partial_stderr = kept.get("stderr", "").encode(BYTES)
-        for text in kept.get("statements", ()):
+    def restore(self, snapshot: Snapshot) -> None:
+        """Continue with the output of a snapshot; no statement of its process runs."""
+        self.at = float(snapshot.get("at", 0.0))
+        self.partial_line = snapshot.get("line", "").encode(BYTES)
+        self.partial_stderr = snapshot.get("stderr", "").encode(BYTES)
+        for text in snapshot.get("statements", ()):
             self.add_statement(text.encode(BYTES))
-        self.item_bytes, self.is_cut = int(kept.get("item_bytes", 0)), bool(kept.get("is_cut", False))
-        self._counted_item = int(kept.get("item", 0))
+        self.item_bytes, self.is_cut = int(snapshot.get("item_bytes", 0)), bool(snapshot.get("is_cut", False))
+        self._counted_item = int(snapshot.get("item", 0))
 
     def heartbeat(self, now: float) -> None:
         self.at = now

@@ -7,11 +7,12 @@ beside the starts there were and those promised to others. A promise keeps no ro
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any, Final
 
 from scheduler.model.states import NEVER
+from scheduler.policy.snapshots import Snapshot
 
 MARGIN_S: Final = 0.01  # after an instant that the clock of the database decides
 LONGEST: Final = 64  # characters of a value that is kept as it is
@@ -42,17 +43,13 @@ class Window:
 
     __slots__ = ("promised", "starts", "unstarted")
 
-    def __init__(self, starts: Sequence[float] = ()) -> None:
-        self.starts = list(starts)
-        self.promised: list[float] = []
-        self.unstarted = 0
+    def __init__(self, starts: Sequence[float] = (), promised: Sequence[float] = (), unstarted: int = 0) -> None:
+        self.starts, self.promised = list(starts), list(promised)
+        self.unstarted = unstarted
 
-    def kept(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
+        """Return all of it: JSON."""
         return {"starts": list(self.starts), "promised": list(self.promised), "unstarted": self.unstarted}
-
-    def go_on(self, kept: Mapping[str, Any]) -> None:
-        self.starts, self.promised = list(kept.get("starts", ())), list(kept.get("promised", ()))
-        self.unstarted = int(kept.get("unstarted", 0))
 
     def took_over(self, ages: Iterable[float], now: float) -> None:
         """Count starts of before, by their ages in seconds."""
@@ -120,26 +117,26 @@ class Rates:
         self.is_known = False  # what former owners of the group started
         self.has_changes = False  # since it was written down
 
-    def kept(self) -> dict[str, Any]:
-        """Return all that counts, for `go_on`: JSON."""
-        values = [[pk, value] for pk, value in self._values.items()]
-        each = {value: window.kept() for value, window in self._each.items()}
-        limit = {"rate": self.limit.rate, "each": self.limit.each, "by": self.limit.by, "interval": self.limit.interval}
+    def snapshot(self) -> dict[str, Any]:
+        """Return all that counts: JSON."""
         return {
-            "limit": limit,
-            "whole": self._whole.kept(),
-            "each": each,
-            "values": values,
-            "begun": sorted(self._begun),
-        }
+            "limit": asdict(self.limit), "whole": self._whole.snapshot(), "begun": sorted(self._begun),
+            "each": {value: window.snapshot() for value, window in self._each.items()},
+            "values": [[pk, value] for pk, value in self._values.items()],
+        }  # fmt: skip
 
-    def go_on(self, kept: Mapping[str, Any]) -> None:
-        """Go on with the starts of which this was kept."""
-        self._whole.go_on(kept.get("whole", {}))
-        for value, window in kept.get("each", {}).items():
-            self._each.setdefault(value, Window()).go_on(window)
-        self._values = {int(pk): str(value) for pk, value in kept.get("values", ())}
-        self._begun = set(kept.get("begun", ()))
+    @classmethod
+    def restored(cls, snapshot: Snapshot) -> "Rates":
+        """Return the limits and starts of a snapshot."""
+        rates = cls(RateLimit(**snapshot["limit"]))
+        rates._restore(snapshot)
+        return rates
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        self._whole = Window(**snapshot.get("whole", {}))
+        self._each = {value: Window(**window) for value, window in snapshot.get("each", {}).items()}
+        self._values = {int(pk): str(value) for pk, value in snapshot.get("values", ())}
+        self._begun = set(snapshot.get("begun", ()))
         self.is_known = self.has_changes = True
 
     def set_limit(self, limit: RateLimit) -> None:

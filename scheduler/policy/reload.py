@@ -18,10 +18,11 @@ from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.protocol import Item
 from scheduler.model.states import BLOCKED, NEVER
 from scheduler.policy import completion, detached, processes, programs, serving
-from scheduler.policy.capacity import DISABLED, QueueState
+from scheduler.policy.capacity import QueueState
 from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import enqueue, stop_starving
 from scheduler.policy.job import Job, Pool, Verdict
+from scheduler.policy.pool import DISABLED
 from scheduler.policy.programs import thaw_pool
 from scheduler.policy.rates import RateLimit, Rates
 from scheduler.policy.run_queue import Placement

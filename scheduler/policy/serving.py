@@ -123,14 +123,14 @@ class Lease:
 
     # ---- another program that takes over, or that was before us
 
-    def kept(self) -> list[Any] | None:
+    def snapshot(self) -> list[Any] | None:
         """Return what another program needs to go on with the lease: its end, and when it was taken."""
         return [self.until, self._taken] if self.state is LeaseState.SERVING else None
 
-    def go_on(self, kept: Sequence[Any] | None, now: float) -> None:
-        """Go on with the lease of a program before us, and renew it as soon as possible; without one register anew."""
-        if kept is not None:
-            self.until, self._taken = float(kept[0]), kept[1]
+    def restore(self, snapshot: Sequence[Any] | None) -> None:
+        """Continue with the lease of a program before us, and renew it as soon as possible; if none, register anew."""
+        if snapshot is not None:
+            self.until, self._taken = float(snapshot[0]), snapshot[1]
             self.state, self._due, self.is_renewed = LeaseState.SERVING, NEVER, False
 
     # ---- the next statement
@@ -243,7 +243,7 @@ class Lease:
 def serve(state: State, event: e.Serve, now: float) -> None:
     """Assign work until an instant, for the group is ours, unless we are ending."""
     state.set_lease(event.until)
-    go_on(state, now)
+    assign_again(state, now)
 
 
 def lapsed(state: State) -> None:
@@ -255,7 +255,7 @@ def lapsed(state: State) -> None:
     state.emit(e.RenewLease())
 
 
-def go_on(state: State, now: float) -> None:
+def assign_again(state: State, now: float) -> None:
     """Assign work again, unless something forbids it."""
     if not state.is_assigning and _may_assign(state, now):
         state.set_assigning(True)

@@ -13,8 +13,8 @@ of a host, half of the time, once their first starts are over.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from scheduler.model import states as s
 from scheduler.model.config import AgentType, Scheduler
@@ -27,9 +27,9 @@ from scheduler.policy.job import Job, Pool, Prefetched
 from scheduler.policy.output import AgentOutput
 from scheduler.policy.prefetch_window import Pace
 from scheduler.policy.run_queue import RunQueue
+from scheduler.policy.snapshots import Snapshot, set_fields
 
-# What a slot has that is JSON as it is, for a program that takes over (policy/handover.py).
-SLOT_KEPT: Final = (
+PLAIN_FIELDS: Final = (  # of a snapshot, as they are
     "serial", "since", "deadline", "starts", "spawns", "total", "reason", "pid", "born", "about_job", "death_counts",
     "is_up", "items", "clogged_until", "ahead", "is_second_try", "is_bound", "assigned_at", "failed", "blocked",
     "counted",
@@ -104,7 +104,7 @@ class Slot:
         """Forget the item in hand, and count it if it is finished."""
         self.items += finished
         self.total += finished
-        self.pool.finished += finished  # that of all its slots
+        self.pool.finished += finished  # here: a call for each item would cost more
         self.is_second_try = False
         self.job: Job | None = None
         self.item: Item | None = None
@@ -114,24 +114,22 @@ class Slot:
         self.blocked: str | None = None
         self.counted: int | None = None
 
-    def go_on(
-        self, kept: Mapping[str, Any], job: Job | None, item: Item | None, prefetched: Iterable[Prefetched] | None
+    def restore(
+        self, snapshot: Snapshot, job: Job | None, item: Item | None, prefetched: Iterable[Prefetched] | None
     ) -> None:
-        """Go on as the slot that has kept this: in its state, with its process and what that has in hand."""
-        for name in SLOT_KEPT:
-            if name in kept:
-                setattr(self, name, kept[name])
-        self.state, self.wanted = int(kept["state"]), s.Wanted[kept.get("wanted", "KEEP")]
+        """Continue as the slot of a snapshot: in its state, with its process and what that has in hand."""
+        set_fields(self, PLAIN_FIELDS, snapshot)
+        self.state, self.wanted = int(snapshot["state"]), s.Wanted[snapshot.get("wanted", "KEEP")]
         self.where = (self.host.name, self.pool.name, self.pid or 0)
         self.job, self.item = job, item
-        self.output.go_on(kept.get("output", {}))
+        self.output.restore(snapshot.get("output", {}))
         if prefetched is not None:
             self.prefetched, self.pace = deque(prefetched), Pace(self.pool.pace)
-            if kept.get("stays"):
+            if snapshot.get("stays"):
                 self.pace.stay()
-        if kept.get("starves"):
+        if snapshot.get("starves"):
             self.starve()
-        self.slots.went_on(self)
+        self.slots.restored(self)
 
     @property
     def is_starved(self) -> bool:
@@ -439,8 +437,8 @@ class Slots:
         self.vacant.append(gone.number)
         self.all.append(gone)
 
-    def went_on(self, slot: Slot) -> None:
-        """Count a slot in its host and its type that goes on in some state."""
+    def restored(self, slot: Slot) -> None:
+        """Count a restored slot in its host and its type."""
         state = slot.state
         self.changed.add(slot)
         self.deadlines.bring_forward(SLOTS, slot.deadline)

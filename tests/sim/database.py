@@ -52,7 +52,8 @@ from scheduler.policy.conditions import (
     Wait,
     wait_before,
 )
-from scheduler.policy.job import IN_PROGRESS, TRIED_ALONE
+from scheduler.policy.job import TRIED_ALONE
+from scheduler.policy.job_query import IN_PROGRESS
 from scheduler.policy.unstartable_jobs import StartFailure
 from tests.sim.broken import Broken
 

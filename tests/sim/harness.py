@@ -211,7 +211,7 @@ class Daemon:
         core.settle_output(now)
         if is_over or now >= until:
             self.sim.note("not taken over")
-            core.go_on()
+            core.release()
         elif core.obstacle() or core.has_work or not core.state.outbox.is_empty or not self.is_queue_up:
             self.later(HOLD_LOOK_S, self._take_over_if_quiet, until)
         else:

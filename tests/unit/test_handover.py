@@ -11,7 +11,7 @@ from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.model.states import ST_READY, ST_RUNNING, QueryState
 from scheduler.policy.core import Core
 from scheduler.policy.handover import VERSION, UnreadableError
-from scheduler.policy.job import KeyProgress
+from scheduler.policy.job_query import KeyProgress
 from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn
 
 RECORDED = Path(__file__).with_name("handover_1.json")  # by version 1, of `busy_core`
@@ -153,8 +153,7 @@ def test_long_query_without_a_key_is_named_and_goes_on() -> None:
 def test_keys_to_be_done_again_that_were_not_fetched_are_asked_for() -> None:
     progress = KeyProgress({"watermark": "9", "again": ["2", "5"]})
     progress.came([b"2"])
-    later = KeyProgress(progress.kept())
-    later.go_on(progress.kept())
+    later = KeyProgress.restored(progress.snapshot())
     assert (later.again, later.coming) == (["2", "5"], ["5"])
 
 
@@ -162,8 +161,7 @@ def test_progress_goes_on_with_items_done_out_of_order() -> None:
     progress = KeyProgress(None)
     for number in (0, 2, 3):
         progress.finish(number, f"k{number}")
-    later = KeyProgress(progress.kept())
-    later.go_on(progress.kept())
+    later = KeyProgress.restored(progress.snapshot())
     later.finish(1, "k1")
     assert later.checkpoint() == {"watermark": "k3", "beyond": []}
 
@@ -175,7 +173,7 @@ def test_held_core_claims_and_starts_nothing() -> None:
     core = make_core(KINDS)
     core.hold(0.0)
     assert core.next_request(0.0) is None
-    core.go_on()
+    core.release()
     assert core.next_request(0.0) is not None
 
 
@@ -205,7 +203,7 @@ def test_statement_of_an_agent_waits_while_another_program_is_to_take_over() -> 
     core.agent_output(slot.number, b"DB: select 1;\n", 0.0)
     assert [effect for effect in core.take_effects() if isinstance(effect, e.RunStatement)] == []
     after = handed_over(core)
-    after.go_on()
+    after.release()
     assert [effect.text for effect in after.take_effects() if isinstance(effect, e.RunStatement)] == [b"select 1;"]
 
 
