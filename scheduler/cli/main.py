@@ -79,7 +79,7 @@ def _run(options: Namespace) -> int:
     words = os.environ.pop("DROVER_HANDOVER", "")
     if options.command != "run" or not (words or "LISTEN_PID" in os.environ):
         return _call(options)
-    from scheduler.daemon.handover import Takeover  # no other command needs them
+    from scheduler.daemon.exec_handover import Takeover  # no other command needs them
     from scheduler.daemon.inheritance import Inheritance
     from scheduler.drivers.system import hide
 

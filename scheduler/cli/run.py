@@ -32,7 +32,7 @@ from scheduler.cli.session import (
 )  # fmt: skip
 from scheduler.daemon import guardian, log, upgrade
 from scheduler.daemon.daemon_state import config_to_go_on, restored_core
-from scheduler.daemon.handover import Takeover
+from scheduler.daemon.exec_handover import Takeover
 from scheduler.daemon.inheritance import Inheritance
 from scheduler.daemon.wiring import Daemon
 from scheduler.drivers.loop import Loop

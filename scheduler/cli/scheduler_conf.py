@@ -22,7 +22,8 @@ from typing import Final, NamedTuple
 
 from scheduler.cli.output import printable, warn
 from scheduler.errors import ConfigError
-from scheduler.model.config import LARGEST, agent_name_mistake
+from scheduler.model.config import LARGEST
+from scheduler.model.config_rules import agent_name_mistake
 from scheduler.model.host_filters import NAME, NAME_RULE
 
 LARGEST_FILE: Final = 16_777_216  # bytes of one file

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from scheduler.daemon.install_queue_filters import install_routes
+from scheduler.daemon.log import log_line
 from scheduler.drivers.errands import Errands
 from scheduler.drivers.loop import ConnectionLostError, Steps
 from scheduler.drivers.sql import to_json
@@ -139,7 +139,18 @@ class Context:
         self.core.handle(TablesRead(*(json.loads(cell or b"[]") for cell in tables)), self.now())
         if seconds is not None:
             self.start_schedules_in(float(seconds))
-        yield from install_routes(self.ask)
+        yield from self.install_queue_filters()
+
+    def install_queue_filters(self) -> Steps[None]:
+        """Have the database make a function of the filters of queues, if they have changed, which inserts go by.
+
+        What fails is tried again when tables are read, at each rescan.
+        """
+        for (failure,) in (yield from self.ask("install_routes")):
+            if failure is None:
+                log_line("info", "the filters of queues are installed")
+            else:
+                log_line("warning", f"the filters of queues are not installed yet: {text_of(failure)}")
 
 
 # One that asks nothing returns its outcome at once.

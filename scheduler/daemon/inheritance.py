@@ -1,10 +1,10 @@
 """How a daemon begins with what the one before it has left to the service manager (kept_agents.py), or kills it.
 
 What was left at an orderly restart is a state as for an exec, and all descriptors of it, under other numbers: the
-daemon goes on as after an exec (handover.py). What a crash left are agents: those that had nothing in hand go on in
-their slots, if the configuration and their program are what they were. All else in the control group is killed, before
-anything of it is given out again: by us, for the warden of the daemon before us does nothing from the moment it was
-asked. If it does not answer, nothing goes on.
+daemon goes on as after an exec (exec_handover.py). What a crash left are agents: those that had nothing in hand go on
+in their slots, if the configuration and their program are what they were. All else in the control group is killed,
+before anything of it is given out again: by us, for the warden of the daemon before us does nothing from the moment it
+was asked. If it does not answer, nothing goes on.
 """
 
 import os
@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler.daemon import handover, warden
+from scheduler.daemon import exec_handover, warden
 from scheduler.daemon.daemon_state import renumbered
-from scheduler.daemon.handover import LEFT, Takeover
+from scheduler.daemon.exec_handover import LEFT, Takeover
 from scheduler.daemon.kept_agents import (
     PAGE,
     STATE,
@@ -105,7 +105,7 @@ class Inheritance:
         self.told = "the state that the daemon before has left is not there"
         if page.count_try() > MOST_TRIES or len(states) != 1:
             return
-        document = handover.read(states[0])
+        document = exec_handover.read(states[0])
         if document["core"].get("version") not in READ:
             self.told = (
                 f"the state that was left has version {document['core'].get('version')}, which is not known here"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scheduler.daemon import handover
+from scheduler.daemon import exec_handover
 from scheduler.daemon.daemon_state import DaemonState
 from scheduler.daemon.log import log_line
 from scheduler.daemon.warden import LINE, Warden
@@ -87,7 +87,7 @@ class AgentDescription:
     def write(self) -> int:
         """Return a memfd with it. Errors: OSError."""
         text = {name: getattr(self, name) for name in AgentDescription.__slots__}
-        return handover.write(text)
+        return exec_handover.write(text)
 
 
 def made_of(config: Config, type: str, host: str) -> str:
@@ -209,7 +209,7 @@ class KeptAgents:
                     return "the service manager does not take the descriptors"
                 self._stored.setdefault(name, 0)
             given = {"version": version(), "argv": [], "words": [], "package": "", "schema": ""}
-            fd = handover.write(document | {"inodes": inodes, "program": given})
+            fd = exec_handover.write(document | {"inodes": inodes, "program": given})
         except OSError as error:
             return f"the state is not written: {error.strerror}"
         self._store.remove(STATE, SETTLE_S)

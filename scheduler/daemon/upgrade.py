@@ -5,7 +5,8 @@ one state of the table UPGRADE (model/states.py) after the other, each with an e
 goes on as if nothing had been. First a child of the new program reads the state as it is then, which proves that it can
 be imported, has a configuration and a schema that it likes, and understands the state; nothing is held up by that. Then
 nothing new is begun, then nothing is read any more, what waits is saved, the state is written again, and the process
-executes the new program (handover.py), which has the same pid, arguments and environment. Signals are kept meanwhile.
+executes the new program (exec_handover.py), which has the same pid, arguments and environment. Signals are kept
+meanwhile.
 
 A copy of the files that this program was started from is kept aside: should the new program not come up, it goes on.
 Its name says whose it is, so that the next daemon removes that of one that was killed.
@@ -25,7 +26,7 @@ from pathlib import Path
 from select import EPOLLIN
 from typing import Any, Final
 
-from scheduler.daemon import handover
+from scheduler.daemon import exec_handover
 from scheduler.daemon.daemon_state import DaemonState
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Loop, Steps, Task, ready
@@ -128,7 +129,7 @@ class Upgrade:
     def __init__(
         self, loop: Loop, state: DaemonState, program: Program, prepare: Callable[[], None],
         recover: Callable[[], None], *, follows: bool, limit_s: float, locks: Sequence[int] = (),
-        takeover: handover.Takeover | None = None,
+        takeover: exec_handover.Takeover | None = None,
     ) -> None:  # fmt: skip
         self._loop, self._daemon, self._program = loop, state, program
         self._prepare, self._recover = prepare, recover
@@ -148,7 +149,7 @@ class Upgrade:
         elif follows:
             self._copy = keep_copy(program.environment)
 
-    def _come_from(self, takeover: handover.Takeover) -> None:
+    def _come_from(self, takeover: exec_handover.Takeover) -> None:
         """Tell those who asked for it that the program was replaced, or why it was not."""
         given = takeover.document["program"]
         if takeover.is_left:
@@ -288,11 +289,13 @@ class Upgrade:
     def _execute(self) -> None:
         """Execute the new program; returns only by an error. Errors: OSError."""
         document = self._document()
-        fd = handover.write(document)
+        fd = exec_handover.write(document)
         try:
             self._prepare()
             hold_signals()
-            handover.execute(list(self._program.argv), self._program.environment, handover.GO, fd, document["fds"])
+            exec_handover.execute(
+                list(self._program.argv), self._program.environment, exec_handover.GO, fd, document["fds"]
+            )
         finally:
             os.close(fd)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -328,8 +331,8 @@ class Upgrade:
 
     def _start_trial(self, said: int) -> tuple["subprocess.Popen[bytes]", int]:
         """Return the trial, which writes its errors there, and its pidfd. Errors: OSError."""
-        fd = handover.write(self._document())
-        environment = {**self._program.environment, handover.VARIABLE: f"{handover.TRY} {fd}"}
+        fd = exec_handover.write(self._document())
+        environment = {**self._program.environment, exec_handover.VARIABLE: f"{exec_handover.TRY} {fd}"}
         try:
             trial = subprocess.Popen(
                 self._program.argv, executable=sys.executable, stdin=subprocess.DEVNULL,

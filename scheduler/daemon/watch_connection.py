@@ -15,7 +15,6 @@ import attrs
 from scheduler.daemon.commands import DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.detached_jobs import DetachedJobs
-from scheduler.daemon.install_queue_filters import install_routes
 from scheduler.daemon.log import log_line
 from scheduler.daemon.periodic_tasks import LOCKED_S, PeriodicTasks
 from scheduler.daemon.schedule_starts import described
@@ -242,7 +241,7 @@ class Watch:
         if clashes := sorted(text_of(row[0]) for row in rows):
             other = ": another group has it; rename it here"
             raise ConfigError("\n".join(clash + other * (" belongs to group " in clash) for clash in clashes))
-        yield from install_routes(self.ask)
+        yield from self.periodic.context.install_queue_filters()
 
     def _register(self) -> Steps[None]:
         yield from self.register(self._config)

@@ -13,7 +13,7 @@ from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any, Final
 
 from scheduler.daemon.daemon_state import DaemonState, restored_core
-from scheduler.daemon.handover import NotUpError, Takeover
+from scheduler.daemon.exec_handover import NotUpError, Takeover
 from scheduler.daemon.kept_agents import KeptAgents
 from scheduler.daemon.log import LOG, TRACE, crash_fd, echo, log_line
 from scheduler.daemon.stdin_jobs import StdinJobs

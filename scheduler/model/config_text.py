@@ -1,6 +1,7 @@
 """Read TOML texts into a Config, or into the list of all their mistakes, each with its file and line.
 
-Decides how texts are merged and how a mistake is reported. Opens no file; config.py says what is valid.
+Decides how texts are merged and how a mistake is reported. Opens no file; what is valid is said in
+config.py and config_rules.py.
 """
 
 import difflib
@@ -14,7 +15,8 @@ from typing import Any, Literal, get_args, get_origin
 import attrs
 from attrs import NOTHING
 
-from scheduler.model.config import AUTO, Argv, Config, ConfigMistakes, Mistake, Path, Window, contradictions
+from scheduler.model.config import AUTO, Argv, Config, ConfigMistakes, Mistake, Path, Window
+from scheduler.model.config_rules import contradictions
 
 Tree = dict[str, Any]
 Place = tuple[int, int]  # number of the file, line

@@ -355,7 +355,7 @@ _PROGRAM_ROWS: Final = {
 }  # fmt: skip
 PROGRAM: Final = Machine("the program of a type", ProgramState, ProgramEvent, _PROGRAM_ROWS)
 
-# ---- the link to a host over SSH, as the supervisor sees it; moved by drivers/ssh_host.py
+# ---- the link to a host over SSH, as the supervisor sees it; moved by drivers/ssh_process.py
 #
 # One SSH process serves each host. It connects, and connects again after a back-off of its own, as long as it runs. It
 # is killed when it leaves four pings unanswered, one every 5 s. When it dies its connections are closed, all agents

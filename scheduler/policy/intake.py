@@ -1,7 +1,5 @@
 """Where work comes from: claimed rows become jobs in hand, rows of their queries become items in lanes.
 
-Here are the answers of the queue connection, of which claimed rows are one, and of the expansion connections.
-
 A multi-SQL-query waits for an expansion connection: all types share `expansions` of them, one type has at most
 `expansions_per_type`, and one is kept for types that have none. It is opened only when agents can take its rows.
 """
@@ -10,7 +8,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from scheduler.model import events as e
-from scheduler.model import queue_requests as r
 from scheduler.model.protocol import (
     LINE_LIMIT,
     Item,
@@ -24,8 +21,7 @@ from scheduler.model.protocol import (
 )
 from scheduler.model.queue_requests import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.sql_text import cursor_query
-from scheduler.model.states import BLOCKED, CLAIMED, NEVER, QUEUED, RUNNING, QueryEvent
-from scheduler.policy import detached
+from scheduler.model.states import BLOCKED, NEVER, RUNNING, QueryEvent
 from scheduler.policy.completion import (
     GIVEN_BACK,
     KILLED,
@@ -39,187 +35,19 @@ from scheduler.policy.completion import (
     progress,
     stop_job,
 )
-from scheduler.policy.deadlines import PROGRESS, RECORD
 from scheduler.policy.dispatch import enqueue
 from scheduler.policy.job import TRIED_ALONE, Job, Pool, Verdict
 from scheduler.policy.job_query import IN_PROGRESS, JobQuery
 from scheduler.policy.rates import short_value
-from scheduler.policy.serving import assign_again, give_back_unbegun, lapsed, missing_for
+from scheduler.policy.serving import give_back_unbegun, missing_for
 from scheduler.policy.state import MissingConnection, State
 
 OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `end_and_claim` gives no more
-RECORD_AFTER: Final = 0.5  # seconds from a claim until what is in hand is recorded anew
 BATCH: Final = 1000  # rows of a query, or
 SHARE: Final = 32  # for each agent that its type may have, if that is more: so many may have lines ahead
-MARK_CLAIMED_AFTER: Final = 0.4  # seconds from its claim that a job is in hand before its row says so
-
-
-# ---- answers of the queue connection
-def woken(state: State, event: e.Woken, now: float) -> None:
-    """Let every place be claimed from again: rows may have come anywhere."""
-    state.claims.wake()
-
-
-def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> None:
-    """Take the claimed rows in hand, and forget the ends that are saved."""
-    if event.parents:
-        state.outbox.settle(event.parents)
-    request = state.outbox.answered()
-    if request is None:
-        return
-    assert isinstance(request, r.EndAndClaim)
-    if event.has_lapsed:
-        lapsed(state)
-    else:
-        state.claims.answered(request, event.found, event.reached, now)
-    if event.fenced and not state.outbox.resent:
-        state.log_message("warning", f"rows that had another owner when they ended: {sorted(event.fenced)}")
-    if event.found:
-        state.deadlines.bring_forward(RECORD, now + RECORD_AFTER)
-        _count_claims(state, event, now)
-    if event.found or state.jobs:
-        state.deadlines.bring_forward(PROGRESS, now + state.timers.progress_interval)
-
-
-def saved(state: State, event: e.Saved, now: float) -> None:
-    """Continue with rows that are saved or marked; forget those that are no longer ours."""
-    if event.parents:
-        state.outbox.settle(event.parents)
-    request = state.outbox.answered()
-    if request is None:
-        return
-    if isinstance(request, r.Mark):
-        _marked(state, request.rows, event.pks, now)
-        return
-    assert isinstance(request, r.Save)
-    assign_again(state, now)
-    for row in request.rows:
-        if row.pk not in event.pks and not (state.outbox.resent and row.outcome is not None):
-            _fenced(state, row.pk, row.attempt, now)
-    if (trial := state.trial) is not None:
-        texts = [row.text for row in request.rows if row.pk == trial.pk]
-        if TRIED_ALONE in texts:
-            state.outbox.read(trial.pk, trial.attempt)
-        elif any(text is not None for text in texts):
-            _trial_is_over(state)  # the row does not say so any more: let the next one be tried
-    ended = [row for row in request.rows if row.outcome is not None]
-    if [row for row in ended if row.state == QUEUED and row.retry_in is None]:  # they may be claimed again at once
-        state.claims.wake()
-    if any(row.retry_in is not None for row in request.rows):
-        state.emit(e.FindNextDue())
-
-
-def record_in_hand(state: State, now: float) -> None:
-    """Record anew what is in hand, and show it in the rows of jobs that have been in hand for a moment."""
-    state.outbox.want_record()
-    recorded = [job for job in state.jobs.values() if job.is_recorded]
-    for job in recorded:
-        if now - job.since >= MARK_CLAIMED_AFTER:
-            state.outbox.mark(job.mark(CLAIMED, now))
-    if recorded:
-        state.deadlines.bring_forward(RECORD, now + RECORD_AFTER)
-
-
-def _marked(state: State, asked: Sequence[r.MarkRow], pks: frozenset[int], now: float) -> None:
-    """Note that rows say that their jobs are in hand; only now may a rescued one begin."""
-    for row in asked:
-        pk, attempt = row.pk, row.attempt
-        job = state.jobs.get(pk)
-        if job is None or job.attempt != attempt:
-            continue
-        if pk not in pks:
-            _fenced(state, pk, attempt, now)
-            continue
-        job.pool.marked(job)
-        if row.spool is not None:
-            detached.recorded(state, job, now)
-        if job.rules.rescued and not job.started and job.verdict is None and not job.lanes:
-            _admit(state, job)
-
-
-def contents_read(state: State, event: e.ContentsRead, now: float) -> None:
-    """Continue with rows whose contents are read; forget those that are no longer ours."""
-    request = state.outbox.answered()
-    if request is None:
-        return
-    assert isinstance(request, r.ReadContents)
-    for pk, attempt in request.rows:
-        job = state.jobs.get(pk)
-        if job is None or job.attempt != attempt or not job.rules.unread:
-            continue
-        if pk in event.contents:
-            _begin_read(state, job, *event.contents[pk], now)
-        else:
-            _fenced(state, pk, attempt, now)
-
-
-def rows_lost(state: State, event: e.RowsLost, now: float) -> None:
-    """Forget rows that the database, back after a loss, has otherwise: nothing of them is to be saved."""
-    for pk, attempt in event.rows:
-        _fenced(state, pk, attempt, now)
-
-
-def _fenced(state: State, pk: int, attempt: int, now: float) -> None:
-    """Forget a row that has another owner or is gone, and end the agents that work on it."""
-    state.log_message("warning", f"job={pk}: the row is no longer ours")
-    job = state.jobs.get(pk)
-    if job is not None and job.attempt == attempt:
-        forget(state, job, now)
-
-
-def not_saved(state: State, event: e.NotSaved, now: float) -> None:
-    """Send a failed request again, in parts, or later; or give up the one row that is to blame."""
-    if state.outbox.drop_foreign():
-        return
-    request = state.outbox.in_flight
-    complaint = state.outbox.failed(event, now)
-    if complaint is not None and isinstance(request, r.ReadContents):
-        _refuse_unreadable(state, request.rows[0][0], event.reason, now)
-    state.log_message("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
-    if state.trial is not None and state.trial.pk not in {*state.jobs, *state.outbox.pending()}:
-        end_trial(state)  # its end was given up
-
-
-def settled(state: State, event: e.Settled, now: float) -> None:
-    """Send what is left of dependencies to settle; a claim may find the children that were released."""
-    state.outbox.answered()
-    if event.left is not None:
-        first, *others = event.left.parents
-        # the others do not wait for all of the first one's children
-        state.outbox.settle(others, r.Settle([first], event.left.beyond))
-    if event.locked:
-        state.outbox.wait_for_lock(r.Settle(event.locked), now)
-    if event.released:
-        state.claims.wake()
-    assign_again(state, now)
-
-
-def found_locked(state: State, event: e.LockedFound, now: float) -> None:
-    """Save the rows that are locked later, and the others now."""
-    if not state.outbox.drop_foreign():
-        state.outbox.found_locked(event.pks, now)
-
-
-def written(state: State, event: e.Written, now: float) -> None:
-    """Forget log or output that is written."""
-    state.outbox.answered()
-    assign_again(state, now)
 
 
 # ---- claimed rows
-def _count_claims(state: State, event: e.EndedAndClaimed, now: float) -> None:
-    """Count rows that are ours now, which may still be to come, and take in those that are here."""
-    state.receive(True)
-    row_bytes = event.size / sum(event.found.values())
-    for request, count in event.found.items():
-        pool = state.pools[request.type]
-        pool.claimed(count, pool.queues.of_request(request), row_bytes)
-        if (queue := state.queues.get(request.queue)) is not None:
-            queue.claimed(count)
-    if event.claims:
-        receive(state, event, now)
-
-
 def receive(state: State, event: e.EndedAndClaimed | e.Claimed, now: float) -> None:
     """Make jobs of the claimed rows, and let them wait for agents, contents, a mark or a connection."""
     state.receive(False)
@@ -249,7 +77,7 @@ def receive(state: State, event: e.EndedAndClaimed | e.Claimed, now: float) -> N
         elif state.has_limits_each and _is_over_rate(state, job, now):
             pass
         elif job.rules is PLAIN:
-            enqueue(state, job, [Item(job.args + b"\n", 0)], job.host)  # as `_admit` does: most are such
+            enqueue(state, job, [Item(job.args + b"\n", 0)], job.host)  # as `admit` does: most are such
         elif job.rules.unread:
             pool.add_unread(job)
             if job.rules.rescued < SUSPECT_AFTER:  # else it is read when it is tried alone
@@ -259,7 +87,7 @@ def receive(state: State, event: e.EndedAndClaimed | e.Claimed, now: float) -> N
             pool.add_rescued(job)
             state.mark_dirty(pool)
         else:
-            _admit(state, job)
+            admit(state, job)
 
 
 def _is_over_rate(state: State, job: Job, now: float) -> bool:
@@ -289,7 +117,7 @@ def try_alone(state: State, pool: Pool, now: float) -> None:
             job.show()
 
 
-def _begin_read(state: State, job: Job, args: bytes, more: bytes, now: float) -> None:
+def continue_read(state: State, job: Job, args: bytes, more: bytes, now: float) -> None:
     """Continue with a row whose contents are read as with any that was claimed.
 
     One that was read alone begins when its row no longer says so: if the daemon died, `rescue` would fail the job.
@@ -307,18 +135,18 @@ def _begin_read(state: State, job: Job, args: bytes, more: bytes, now: float) ->
         job.pool.add_rescued(job)
         state.mark_dirty(job.pool)
     else:
-        _admit(state, job)
+        admit(state, job)
 
 
-def _trial_is_over(state: State) -> None:
+def end_reading_alone(state: State) -> None:
     """Let the row begin that was tried alone and does not say so any more."""
     job = state.trial
     end_trial(state)
     if job is not None and state.jobs.get(job.pk) is job and job.verdict is None:
-        _admit(state, job)
+        admit(state, job)
 
 
-def _refuse_unreadable(state: State, pk: int, reason: str, now: float) -> None:
+def refuse_unreadable(state: State, pk: int, reason: str, now: float) -> None:
     """Fail the one job whose contents the database cannot give."""
     job = state.jobs.get(pk)
     if job is not None and job.rules.unread:
@@ -348,7 +176,7 @@ def _refusal(job: Job) -> str | None:
     return check_columns(job.names) or check_template(pool.kind.command, job.names)
 
 
-def _admit(state: State, job: Job) -> None:
+def admit(state: State, job: Job) -> None:
     """Enqueue a job in hand: its parameter in a lane, its query for a connection."""
     if job.query is None:
         enqueue(state, job, [Item(job.args + b"\n", 0)], job.host)

@@ -19,7 +19,7 @@ from scheduler.drivers import ssh_protocol as ssh
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.system import close_all, hide
 from scheduler.errors import AgentError
-from scheduler.ssh.connections import ConnectionPool
+from scheduler.ssh.host_connections import ConnectionPool
 from scheduler.ssh.paramiko_io import CallQueue, Relay
 from scheduler.ssh.remote_processes import RemoteAgent, agent_command
 

@@ -135,7 +135,7 @@ FAULTS: Final = (
     ),
     _fault(
         "back_off_of_a_host_is_never_reset",
-        "scheduler/ssh/connections.py",
+        "scheduler/ssh/host_connections.py",
         "            self._failures = 0\n",
         "            pass\n",
         "ssh/test_connections.py::test_the_back_off_of_a_host_begins_anew_after_a_connection_that_lasted",
@@ -143,7 +143,7 @@ FAULTS: Final = (
     ),
     _fault(
         "back_off_of_a_host_is_always_reset",
-        "scheduler/ssh/connections.py",
+        "scheduler/ssh/host_connections.py",
         "if self._loop.now - connection.up_at > self._settings.retry_max_s:",
         "if True:",
         "ssh/test_connections.py::test_the_back_off_of_a_host_begins_anew_after_a_connection_that_lasted",
@@ -151,7 +151,7 @@ FAULTS: Final = (
     ),
     _fault(
         "deaths_of_an_ssh_process_are_never_reset",
-        "scheduler/drivers/ssh_host.py",
+        "scheduler/drivers/ssh_process.py",
         "            self._deaths = 0\n",
         "            pass\n",
         "ssh/test_connections.py::test_back_off_of_the_ssh_process_doubles_until_one_has_lasted",

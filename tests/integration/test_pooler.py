@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.daemon.connections import ListenProbe
+from scheduler.daemon.wakeups import ListenProbe
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.sql import Failure, Query

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.daemon.connections import BURST
+from scheduler.daemon.wakeups import BURST
 from scheduler.model.config import Scheduler
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, rec, start

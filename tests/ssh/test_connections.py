@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.ssh_host import LONG_LIFE_S, SshProcess
+from scheduler.drivers.ssh_process import LONG_LIFE_S, SshProcess
 from scheduler.drivers.ssh_protocol import Ended, LinkDown, LinkUp, Lost, NotStarted, Start, Started
 from tests.agent_tools import is_gone, watch
 from tests.loop_tools import turn_until

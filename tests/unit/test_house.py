@@ -78,7 +78,7 @@ CONCERNS = {
         "daemon/log.py",  # systemd's, which are written only
         "daemon/warden.py",
         "drivers/fd_store.py", "drivers/service_manager.py",
-        "drivers/ssh_host.py",  # that of a process which a program before us started
+        "drivers/ssh_process.py",  # that of a process which a program before us started
     ),
     r"\bsubprocess\.Popen\(": ("daemon/upgrade.py", "daemon/warden.py", "drivers/libpq.py"),
     r"\bos\.posix_spawn\(": ("drivers/system.py",),

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from scheduler.daemon.connections import BURST, NotifyRateLimit
+from scheduler.daemon.wakeups import BURST, NotifyRateLimit
 from scheduler.model.config import Scheduler
 
 GAP_S = Scheduler().wake_interval
