@@ -137,6 +137,12 @@ def is_kept(child: int) -> bool:
         return False
 
 
+def stat_of(pid: int) -> list[bytes]:
+    """Return the fields of proc_pid_stat(5) from the third on: the second may hold blanks. Errors: OSError."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        return stat.read().rpartition(b")")[2].split()
+
+
 def _table(number: int) -> bytes:
     """Return a line for the daemon's end, and for each process that it has left: pid, state as in ps(1), command."""
     children = _children()
@@ -144,8 +150,7 @@ def _table(number: int) -> bytes:
     for child in children:
         state = command = b"?"
         with suppress(OSError, IndexError):  # it is another user's, and hidden
-            with open(f"/proc/{child}/stat", "rb") as stat:
-                state = stat.read().rpartition(b")")[2].split()[0]
+            state = stat_of(child)[0]
             with open(f"/proc/{child}/cmdline", "rb") as line:
                 command = line.read(COMMAND_BYTES).rstrip(b"\0").replace(b"\0", b" ")
         # What an agent calls itself must not steer a terminal.

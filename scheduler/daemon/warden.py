@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from scheduler.daemon.guardian import is_kept
+from scheduler.daemon.guardian import is_kept, stat_of
 
 PATIENCE_S: Final = 30.0  # for another daemon
 ANSWER_S: Final = 10.0  # for a warden: one that kills needs KILL_S
@@ -166,10 +166,10 @@ def _kill_member(pid: int, group: Path) -> None:
             os.close(pidfd)
 
 
-def _stat(pid: int) -> list[str] | None:
+def _stat(pid: int) -> list[bytes] | None:
     """Return the fields of proc_pid_stat(5) from the third on; None if it cannot be read."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return stat_of(pid)
     return None
 
 

@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from scheduler.drivers.system import unix_address
+
 FIRST_FD: Final = 3  # that a service manager passes
 SETTLE_S: Final = 5.0  # for a manager to have read what was sent
 PROBE: Final = "probe"
@@ -53,8 +55,7 @@ class FdStore:
     """What the service manager that listens at an address keeps for the next process."""
 
     def __init__(self, address: str) -> None:
-        path = os.fsencode(address)  # a name that is no path begins with a NUL, written as @ (unix(7))
-        self._address = b"\0" + path[1:] if path.startswith(b"@") else path
+        self._address = unix_address(address)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
 
     def keep(self, name: str, fds: Sequence[int], wait_s: float = 0.0) -> bool:

@@ -12,7 +12,6 @@ dead, and no signal can reach a stranger.
 import errno
 import logging
 import os
-import select
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -26,13 +25,13 @@ from scheduler.drivers.pipes import CLOSED, Marks, OnCapture, OnErrors, OnOutput
 from scheduler.drivers.process_spec import SHORTAGES, Fingerprint, SpawnTemplates, Surroundings, reason, start_status
 from scheduler.drivers.program_files import ProgramFiles
 from scheduler.drivers.ssh_host import RemoteProcess, SshHost, settings_of, ssh_hosts
-from scheduler.drivers.system import TRACED_S, Ends, NoPidfdError, keep_descriptors, open_more_files
+from scheduler.drivers.system import TRACED_S, Ends, NoPidfdError, is_readable, keep_descriptors, open_more_files
 from scheduler.errors import BugError
 from scheduler.model.config import Config
 from scheduler.model.counters import RECEIVED, SENT, Counted, add
 from scheduler.model.events import Created, Event, ForceKill, Gone, Keeper, Kill, LetGo, NotCreated, Send, Signal, Spawn
 
-LAST_WAIT_MS: Final = 1000  # for each process at the very end; SIGKILL takes far less
+LAST_WAIT_S: Final = 1.0  # for each process at the very end; SIGKILL takes far less
 
 log = logging.getLogger(__name__)
 
@@ -416,9 +415,7 @@ class Processes:
         for child in self._children.values():
             child.abandon()
         for process in local:
-            poll = select.poll()
-            poll.register(process.pidfd, select.POLLIN)
-            poll.poll(LAST_WAIT_MS)
+            is_readable(process.pidfd, LAST_WAIT_S)
             process.reap()
         self._children.clear()
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.drivers.loop import Loop, Timer
+from scheduler.drivers.system import unix_address
 
 GAP_S = 1.0  # between two status lines, and two attempts to send READY
 
@@ -48,8 +49,7 @@ class Notifier:
         self._sent_at = -GAP_S
         self._socket: socket.socket | None = None
         if manager is not None:
-            address = os.fsencode(manager.address)  # a name that is no path begins with a NUL, written as @ (unix(7))
-            self._address = b"\0" + address[1:] if address.startswith(b"@") else address
+            self._address = unix_address(manager.address)
             self._beat_s = manager.watchdog_s / 2
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
             if self._beat_s:

@@ -6,7 +6,6 @@ the process and its link are is one state of the table HOST_LINK (model/states.p
 
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -18,13 +17,13 @@ from typing import Any, Final
 from scheduler.drivers import ssh_protocol as ssh
 from scheduler.drivers.loop import Loop, Timer
 from scheduler.drivers.ssh_protocol import PacketSocket
-from scheduler.drivers.system import TRACED_S, Ends, close_all, pidfd_of, pipes, signal_name, spawn
+from scheduler.drivers.system import TRACED_S, Ends, close_all, is_readable, pidfd_of, pipes, signal_name, spawn
 from scheduler.model.states import HOST_LINK, LinkEvent, LinkState
 
 ENVIRONMENT: Final = frozenset({"HOME", "USER", "LOGNAME", "LANG", "PATH", "SSH_AUTH_SOCK", "LD_LIBRARY_PATH"})
 LONG_LIFE_S: Final = 60.0  # after it a death is the first again
 MAX_DOUBLINGS: Final = 30
-LAST_WAIT_MS: Final = 1000
+LAST_WAIT_S: Final = 1.0
 
 
 class LinkProcess:
@@ -51,9 +50,7 @@ class LinkProcess:
             try:
                 pid, status = os.waitpid(self.pid, options)
             except ChildProcessError:  # another process is its parent, or has reaped it
-                poll = select.poll()
-                poll.register(self._pidfd, select.POLLIN)
-                self._status = 0 if poll.poll(0 if options else LAST_WAIT_MS) else None
+                self._status = 0 if is_readable(self._pidfd, 0.0 if options else LAST_WAIT_S) else None
             else:
                 self._status = os.waitstatus_to_exitcode(status) if pid else None
         return self._status
@@ -174,9 +171,7 @@ class SshProcess:
             return
         self._socket.close()
         self._loop.unregister(self._pidfd)
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        if not poll.poll(LAST_WAIT_MS):
+        if not is_readable(self._pidfd, LAST_WAIT_S):
             self._process.kill()
         self._reap()
         self._fire(LinkEvent.REAPED)

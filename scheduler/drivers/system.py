@@ -39,6 +39,12 @@ TRACED_S = 0.5  # between two checks of a process whose end a debugger holds
 Ends = tuple[int, int, int]  # of three pipes, in the order of stdin, stdout, stderr
 
 
+def unix_address(text: str) -> bytes:
+    """Return the address of a socket; a name that is no path begins with a NUL, written as @ (unix(7))."""
+    path = os.fsencode(text)
+    return b"\0" + path[1:] if path.startswith(b"@") else path
+
+
 class NoPidfdError(OSError):
     """A process had begun and was killed at once, since no pidfd was left to watch it with."""
 
@@ -162,11 +168,11 @@ def pidfd_of(pid: int) -> int:
         raise NoPidfdError(error.errno, error.strerror) from error
 
 
-def is_readable(fd: int) -> bool:
-    """Return whether a descriptor is readable now; a pidfd is when its process has ended."""
+def is_readable(fd: int, within_s: float = 0.0) -> bool:
+    """Return whether a descriptor is readable, or becomes so in time; a pidfd is when its process has ended."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))
+    return bool(poll.poll(within_s * 1000))
 
 
 def take_name(name: str) -> None:

@@ -7,7 +7,6 @@ from typing import Any, Final
 MOST_STARTS: Final = 10_000  # in an interval: each is remembered
 RATE_BY: Final = re.compile(r"submitter|host|type|data\..+")
 RATE_BY_RULE: Final = "must be submitter, host, type or data.NAME"
-USUAL_INTERVAL_S: Final = 60.0
 LONGEST_INTERVAL_S: Final = 31_536_000.0
 KEYS: Final = ("rate", "rate_each", "rate_by", "rate_interval")
 EACH_NEEDS_BY: Final = "and rate_each belong together: give both"

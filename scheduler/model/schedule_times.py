@@ -29,7 +29,6 @@ RANGES: Final = {
     "day-of-week": "0-7 or SUN-SAT",
 }  # fmt: skip
 EVERY_HOUR: Final = re.compile(r"(\*|0-23)(/0*1)?")
-SHORTEST: Final = timedelta(seconds=1)
 INTERVAL: Final = re.compile(r"(?:(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)?)\s*")
 UNITS: Final = {"s": 1, "": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 FIRST_YEAR, LAST_YEAR = 1900, 9000  # of a start: drover.schedule refuses others

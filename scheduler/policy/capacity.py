@@ -113,6 +113,11 @@ class HostState:
         self.is_up, self.reason, self.down_until = False, reason, until
         self.refresh()
 
+    @property
+    def why_down(self) -> str:
+        """Return a sentence on why it cannot be reached."""
+        return f"host {self.name} cannot be reached: {self.reason or '?'}"
+
     def run_short(self, reason: str, now: float) -> bool:
         """Let it have no more agents than it has, for a while; return whether a new pause has begun."""
         self.most, self.shortage = float(self.used), reason

@@ -200,7 +200,7 @@ class Claims:
                 self._start_at = now + min(PAUSE * extra, LONGEST_PAUSE)
         is_proof = not (sent.ends or self._woken)  # what ends beside a claim, or comes meanwhile, it cannot see
         for request in sent.wanted:
-            place = (*request[:4], request.letters)
+            place = request.key
             if found.get(request, 0) == request.most:
                 self.reached[place] = reached[request]
                 continue

@@ -6,7 +6,7 @@ is forgotten, and adopted like that of a dead daemon: its row still says running
 """
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 from scheduler.model import states as s
 from scheduler.model.events import Adopted, FindDetached, Gone, Keeper, NotCreated, Spawn
@@ -32,9 +32,9 @@ def begin(state: State, slot: Slot, job: Job, spawn: Spawn, now: float) -> None:
     state.outbox.mark(row._replace(pid=None, spool=spool))
 
 
-def _keeper(state: State, slot: Slot, verb: str, spool: str, turn: int) -> Keeper:
+def _keeper(state: State, slot: Slot, verb: Literal["start", "adopt"], spool: str, turn: int) -> Keeper:
     limit, grace = slot.pool.kind.output_limit, max(1, round(state.timers.kill_grace))
-    return Keeper("start" if verb == "start" else "adopt", state.keepers.site, spool, turn, limit, grace)
+    return Keeper(verb, state.keepers.site, spool, turn, limit, grace)
 
 
 def recorded(state: State, job: Job, now: float) -> None:

@@ -412,13 +412,9 @@ def _has_more_than(run_queue: RunQueue[Job], count: int) -> bool:
 def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: float) -> None:
     """Start the process of a slot because a job waits; an exec agent gets its item with it."""
     pool, host = slot.pool, slot.host
-    state.started()
     if host.kept_for is pool:
         host.keep_for_none()
-    if host.name in pool.failed_starts:
-        host.begin_probe(slot)
-    slot.begin_process(cause.pk, now)
-    program = programs.choose(state, slot) if pool.canary is not None else ""
+    program = programs.begin_process(state, slot, cause.pk, now)
     if not pool.is_exec:
         state.emit(Spawn(slot.number, slot.serial, pool.name, host.name, program=program))
         return

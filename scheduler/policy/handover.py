@@ -297,10 +297,8 @@ def _restore_hosts(state: State, hosts: Mapping[str, Snapshot]) -> None:
 
 
 def _set_deadlines(state: State, now: float) -> None:
-    """Set what is due now, or is known to be due at some instant."""
+    """Make due now what has no deadline in the snapshot."""
     state.set_job_deadlines()
-    for name in (RECORD, PROGRESS, ROOM):
+    for name in (RECORD, PROGRESS, ROOM, SHORTAGE):
         state.deadlines.bring_forward(name, now)
-    again = min((host.tried_again_at for host in state.hosts.values() if host.most < NEVER), default=NEVER)
-    state.deadlines.set(SHORTAGE, again)
     state.mark_dirty(*state.pools.values())

@@ -142,7 +142,16 @@ def is_here(state: State, slot: Slot) -> bool:
     return host is not None and host.transport == "local"
 
 
-def choose(state: State, slot: Slot) -> str:
+def begin_process(state: State, slot: Slot, job: int | None, now: float) -> str:
+    """Begin to make the process of a slot, for a job or for a trial, and return its program."""
+    state.started()
+    if slot.host.name in slot.pool.failed_starts:
+        slot.host.begin_probe(slot)
+    slot.begin_process(job, now)
+    return _choose(state, slot)
+
+
+def _choose(state: State, slot: Slot) -> str:
     """Return the program for a process that is being made; the first one during a trial gets the new program."""
     canary = slot.pool.canary
     if canary is None or not is_here(state, slot):
@@ -170,7 +179,8 @@ def begin_trial(state: State, pool: Pool, canary: Canary, now: float) -> None:
     free = [slot for slot in here if slot.state == s.ST_FREE]
     for slot in free:
         if slot.host.has_room(urgent=False) and not slot.host.is_kept_from(pool) and _may_start(state, slot, now):
-            _start(state, slot, now)
+            program = begin_process(state, slot, None, now)  # which no job waits for
+            state.emit(e.Spawn(slot.number, slot.serial, pool.name, slot.host.name, program=program))
             return
     if not free:
         _make_place(agents, now)
@@ -178,15 +188,6 @@ def begin_trial(state: State, pool: Pool, canary: Canary, now: float) -> None:
 
 def _may_start(state: State, slot: Slot, now: float) -> bool:
     return slot.host.start_from(slot.pool) <= now and state.may_start(slot.pool, now)
-
-
-def _start(state: State, slot: Slot, now: float) -> None:
-    """Start a line agent that no job waits for."""
-    state.started()
-    if slot.host.name in slot.pool.failed_starts:
-        slot.host.begin_probe(slot)
-    slot.begin_process(None, now)
-    state.emit(e.Spawn(slot.number, slot.serial, slot.pool.name, slot.host.name, program=choose(state, slot)))
 
 
 def _make_place(agents: list[Slot], now: float) -> None:

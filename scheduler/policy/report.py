@@ -172,7 +172,7 @@ class Report:
         if not any(host.enabled for host in hosts):
             return "every host of the type is disabled"
         if not any(host.is_open for host in hosts):
-            return "; ".join(sorted(f"host {host.name} cannot be reached: {host.reason or '?'}" for host in hosts))
+            return "; ".join(sorted(host.why_down for host in hosts))
         if all(host.spare(urgent=False) <= 0 and host.shortage for host in hosts):
             return "; ".join(sorted(_shortage(host) for host in hosts))
         is_up = any(slot.state in (ST_READY, ST_RUNNING) for slot in pool.slots)

@@ -58,12 +58,11 @@ def _condition(text: str) -> str:
 
 def _of_type(pool: Pool) -> Iterator[StartFailure]:
     hosts = {slot.host.name: slot.host for slot in pool.slots}
-    why, down = _why_none_starts(pool, hosts), {name: host for name, host in hosts.items() if _is_down(host)}
-    if why:
+    if why := _why_none_starts(pool, hosts):
         yield _failure(pool, ANY_HOST, AGENT + pool.name, why)
     for name, host in sorted(hosts.items()):
-        if name in down:
-            yield _failure(pool, name, HOST + name, f"host {name} cannot be reached: {host.reason}")
+        if _is_down(host):
+            yield _failure(pool, name, HOST + name, host.why_down)
         elif pool.blocked_until:
             yield _failure(pool, name, AGENT + pool.name, why)
 
@@ -80,7 +79,7 @@ def _why_none_starts(pool: Pool, hosts: dict[str, HostState]) -> str:
     enabled = [host for host in hosts.values() if host.enabled]
     if not enabled or not all(_is_down(host) for host in enabled):
         return ""
-    return "; ".join(sorted(f"host {host.name} cannot be reached: {host.reason}" for host in enabled))
+    return "; ".join(sorted(host.why_down for host in enabled))
 
 
 def _failure(pool: Pool, host: str, condition: str, why: str) -> StartFailure:
