@@ -31,7 +31,7 @@ from scheduler.cli.session import (
     update_or_check,
 )  # fmt: skip
 from scheduler.daemon import guardian, log, upgrade
-from scheduler.daemon.daemon_state import config_to_go_on, restored_core
+from scheduler.daemon.daemon_state import config_to_go_on
 from scheduler.daemon.exec_handover import Takeover
 from scheduler.daemon.inheritance import Inheritance
 from scheduler.daemon.wiring import Daemon
@@ -42,6 +42,7 @@ from scheduler.drivers.system import close_all, hide, mend_what_was_given, take_
 from scheduler.errors import ConfigError, DatabaseAbsentError, SchemaOutdatedError
 from scheduler.model.config import Config, Database
 from scheduler.package_data import agent_folders
+from scheduler.policy.core import Core
 
 FIRST_WAIT_S: Final = 0.2
 DAEMON_ONLY: Final = ("read_stdin", "ignore_hosts", "rescue", "test", "test_first", "quits")
@@ -137,7 +138,7 @@ def _with_state(takeover: Takeover, config: Config, inheritance: Inheritance) ->
 def rehearse(takeover: Takeover, config: Config) -> int:
     """Prove that this program can go on as the one that has left its state; nothing is changed. Errors: as a start."""
     config = config_to_go_on(takeover.document, config)
-    restored_core(takeover.document, config, time.monotonic())
+    Core.restored(takeover.document["core"], config, time.monotonic())
     if not is_embedded_url(config.database.url):
         with running_database(config) as conninfo, translated_errors():
             update_or_check(config, conninfo)

@@ -23,10 +23,8 @@ from scheduler.policy.conditions import (
     Release,
     Step,
     Wait,
-    decide,
     read_policy,
 )
-from scheduler.policy.quotas import CONDITION
 
 PIECE: Final = 2000  # jobs that one statement moves
 AGAIN_S: Final = 1.0  # until jobs are looked at again that are locked
@@ -43,9 +41,7 @@ def check_next(context: Context) -> Steps[float | None]:
     if pk is None:
         return float(seconds or 0)
     seen = read_condition(cells)
-    step = (
-        context.core.state.quotas.step(seen) if seen.name.startswith(CONDITION) else decide(context.core.answered(seen))
-    )
+    step = context.core.next_step(seen)
     name, values = statement_of(seen, step)
     rows = yield from context.ask(name, recovery=int(pk), tries=seen.tries, **values)
     match step:

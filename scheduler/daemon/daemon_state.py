@@ -14,7 +14,7 @@ from scheduler.daemon.watch_connection import Watch
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.processes import Processes
 from scheduler.errors import ConfigError
-from scheduler.model.config import Config, Host
+from scheduler.model.config import Config
 from scheduler.model.config_text import config_of
 from scheduler.model.states import LeaseState
 from scheduler.policy.core import Core
@@ -92,7 +92,7 @@ class DaemonState:
 
     def unsaved(self) -> str:
         """Return what is to be saved yet, after `freeze`; nothing if the state can travel."""
-        if not self._core.state.outbox.is_empty:
+        if self._core.has_unsaved:
             return "ends, logs or output wait to be saved"
         if self._core.has_work or not self._watch.is_settled:
             return "a statement is under way"
@@ -155,19 +155,3 @@ def config_to_go_on(document: Mapping[str, Any], wanted: Config) -> Config:
         raise ConfigError(f"scheduler.group: the daemon serves {before.scheduler.group}: start another one for this")
     started = {name: getattr(wanted.scheduler, name) for name in FIXED}
     return attrs.evolve(before, database=wanted.database, scheduler=attrs.evolve(before.scheduler, **started))
-
-
-def restored_core(document: Mapping[str, Any], config: Config, now: float) -> Core:
-    """Return a core that goes on as the one that was written down. Errors: UnreadableError."""
-    filters = document["core"].get("filters", {})
-    hosts = {name: _filtered(host, filters.get(name, {})) for name, host in config.hosts.items()}
-    core = Core(attrs.evolve(config, hosts=hosts), now)
-    core.state.set_file(config)
-    core.restore(document["core"], now)
-    return core
-
-
-def _filtered(host: Host, given: Mapping[str, Any]) -> Host:
-    """Return a host with the filters that commands have set."""
-    filters: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    return attrs.evolve(host, **filters)

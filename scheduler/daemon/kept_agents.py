@@ -231,11 +231,10 @@ class KeptAgents:
         """Return the descriptors of the lifeline and the page."""
         return [self.warden.line.fileno(), self.page.fd]
 
-    def end(self) -> None:
-        """Have nothing left to anybody: the daemon ends for good."""
+    def remove_all(self) -> None:
+        """Leave nothing to the next daemon: this one ends for good."""
         for name in (*self._stored, self.warden.name, PAGE):
             self._store.remove(name)
-        self.close()
 
     def close(self) -> None:
         """Let the warden end what is left when we have ended, unless the store has its lifeline."""

@@ -12,7 +12,7 @@ from select import EPOLLIN
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any, Final
 
-from scheduler.daemon.daemon_state import DaemonState, restored_core
+from scheduler.daemon.daemon_state import DaemonState
 from scheduler.daemon.exec_handover import NotUpError, Takeover
 from scheduler.daemon.kept_agents import KeptAgents
 from scheduler.daemon.log import LOG, TRACE, crash_fd, echo, log_line
@@ -61,7 +61,7 @@ class Daemon:
         self._read = read or (lambda: config)  # the files anew. Errors: ConfigError
         self.loop = Loop(on_pause=self._resume)
         kept = survivors if takeover is None else takeover.document
-        self.core = Core(config, self.loop.now) if kept is None else restored_core(kept, config, self.loop.now)
+        self.core = Core(config, self.loop.now) if kept is None else Core.restored(kept["core"], config, self.loop.now)
         self.core.report_ends(reads_stdin)
         self.core.log_routine(LOG.isEnabledFor(logging.DEBUG))
         self._over = False
@@ -145,17 +145,10 @@ class Daemon:
     def run(self) -> int:
         """Serve until asked to end; return the exit status. Errors: ConfigError, another group has our hosts."""
         signals = Signals(self.loop, self.signalled)
-        timers = self.config.scheduler
         if self._takeover is not None:
             self._takeover.set_no_alarm()
             self.loop.at(self._takeover.began + self._takeover.limit_s, self._give_up)
-        watchdog = self._watchdog = Watchdog(timers.hang_limit, crash_fd()) if timers.hang_limit else None
-        self.loop.watch_with(
-            watchdog, lambda s, where: log_line("error", f"the loop was held up for {s:.1f} s in {where}")
-        )
-        who = f"drover {version()} pid={os.getpid()} group={timers.group}"
-        agents = " ".join(name for name, agent in self.config.agents.items() if agent.enabled)
-        log_line("info", f"{who}: hosts {' '.join(self.config.hosts)}; agents {agents}")
+        self._begin()
         try:
             self.connections.open()
             self.agentdb.open()
@@ -164,18 +157,27 @@ class Daemon:
             while not self._over:
                 self.turn()
         finally:
-            if watchdog is not None:
-                watchdog.close()
+            if self._watchdog is not None:
+                self._watchdog.close()
             if self._is_taking_over:  # we hand back: nothing of what the program before us left is to end
                 hold_signals()
-                signals.close()
-            elif self.has_left:
-                signals.close()
+            signals.close()
+            if self.has_left:
                 self._close_without_agents()
-            else:
-                signals.close()
+            elif not self._is_taking_over:
                 self.close()
         return 1 if self.stdin_jobs is not None and self.stdin_jobs.failed else 0
+
+    def _begin(self) -> None:
+        """Watch the loop, and log who serves what."""
+        timers = self.config.scheduler
+        self._watchdog = Watchdog(timers.hang_limit, crash_fd()) if timers.hang_limit else None
+        self.loop.watch_with(
+            self._watchdog, lambda s, where: log_line("error", f"the loop was held up for {s:.1f} s in {where}")
+        )
+        who = f"drover {version()} pid={os.getpid()} group={timers.group}"
+        agents = " ".join(name for name, agent in self.config.agents.items() if agent.enabled)
+        log_line("info", f"{who}: hosts {' '.join(self.config.hosts)}; agents {agents}")
 
     # What is left for a later step, by whom, and where it is picked up: in the same turn of the loop, or at the next
     # deadline of the core or of the watch connection.
@@ -356,19 +358,13 @@ class Daemon:
     def close(self) -> None:
         """End every child and close every connection."""
         self.notifier.stopping()
-        if self._upgrade is not None:
-            self._upgrade.close()
         self.errands.close()
         self.processes.close()
-        self.connections.close()
         if self.stdin_jobs is not None:
             self.stdin_jobs.close()
-        self.job_queries.close()
-        self.agentdb.close()
-        self._ready_file.remove()
         if self._kept_agents is not None:
-            self._kept_agents.end()
-        self.notifier.close()
+            self._kept_agents.remove_all()
+        self._close_without_agents()
 
     # ---- what is shown
 

@@ -126,6 +126,24 @@ def _condition_lists(path: Path, condition: Condition, config: Config) -> Iterat
 
 
 def _schedule_mistakes(path: Path, schedule: Schedule) -> Iterator[Mistake]:
+    yield from _time_mistakes(path, schedule)
+    if bool(schedule.command) == bool(schedule.jobs):
+        yield path, "either command or jobs is required, as jobs.main = { type = ..., args = ... }"
+    elif schedule.command:
+        try:
+            if parse(schedule.command).verb == "schedule-run":
+                yield (*path, "command"), RUNS_ANOTHER
+        except CommandError as mistake:
+            yield (*path, "command"), str(mistake)
+    for name, job in schedule.jobs.items():
+        if not job.type or job.type in ("command", "cleanup"):
+            yield (*path, "jobs", name, "type"), "must be the agent type that the job is for"
+        for number, other in enumerate(job.after):
+            if other not in schedule.jobs or other == name:
+                yield (*path, "jobs", name, "after", number), "is no other job of the schedule"
+
+
+def _time_mistakes(path: Path, schedule: Schedule) -> Iterator[Mistake]:
     given = [key for key in ("at", "every", "cron") if getattr(schedule, key)]
     if len(given) != 1:
         yield path, f"one of at, every and cron is required (given: {' and '.join(given) or 'none'})"
@@ -145,20 +163,6 @@ def _schedule_mistakes(path: Path, schedule: Schedule) -> Iterator[Mistake]:
         yield (*path, "every"), "must be at least 1 second"
     elif schedule.every and schedule.jitter >= schedule.every:
         yield (*path, "jitter"), "must be less than every"
-    if bool(schedule.command) == bool(schedule.jobs):
-        yield path, "either command or jobs is required, as jobs.main = { type = ..., args = ... }"
-    elif schedule.command:
-        try:
-            if parse(schedule.command).verb == "schedule-run":
-                yield (*path, "command"), RUNS_ANOTHER
-        except CommandError as mistake:
-            yield (*path, "command"), str(mistake)
-    for name, job in schedule.jobs.items():
-        if not job.type or job.type in ("command", "cleanup"):
-            yield (*path, "jobs", name, "type"), "must be the agent type that the job is for"
-        for number, other in enumerate(job.after):
-            if other not in schedule.jobs or other == name:
-                yield (*path, "jobs", name, "after", number), "is no other job of the schedule"
 
 
 def agent_name_mistake(name: str) -> str:

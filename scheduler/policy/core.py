@@ -32,7 +32,7 @@ from scheduler.policy import (
     unstartable_jobs,
 )
 from scheduler.policy import deadlines as d
-from scheduler.policy.conditions import Condition
+from scheduler.policy.conditions import Condition, Step, decide
 from scheduler.policy.dispatch import dispatch
 from scheduler.policy.job import Job
 from scheduler.policy.quotas import CONDITION
@@ -48,6 +48,14 @@ class Core:
         self.report = report.Report(self.state)
         self._slots = self.state.slots.all
         self._heard_at = now
+
+    @classmethod
+    def restored(cls, given: handover.Document, config: Config, now: float) -> "Core":
+        """Return the core of a program that has written this document. Errors: UnreadableError."""
+        core = cls(handover.filtered(config, given.get("filters", {})), now)
+        core.state.set_file(config)
+        handover.restore(core.state, given, now)
+        return core
 
     # ---- for the daemon around it
 
@@ -123,10 +131,6 @@ class Core:
         """Return what another program needs to go on as this one."""
         return handover.document(self.state, now)
 
-    def restore(self, given: handover.Document, now: float) -> None:
-        """Go on as the program that has written this document. Errors: UnreadableError."""
-        handover.restore(self.state, given, now)
-
     # ---- what happens
 
     def handle(self, event: e.Event, now: float) -> None:
@@ -193,6 +197,11 @@ class Core:
     def has_effects(self) -> bool:
         """Return whether there are effects that the daemon has not carried out yet."""
         return bool(self.state.effects)
+
+    @property
+    def has_unsaved(self) -> bool:
+        """Return whether ends, logs or output wait to be saved."""
+        return not self.state.outbox.is_empty
 
     @property
     def has_work(self) -> bool:
@@ -301,9 +310,11 @@ class Core:
         """Return which waiting jobs cannot start and are not to wait in the queue. Those in hand go back to it."""
         return unstartable_jobs.start_failures(self.state, now)
 
-    def answered(self, seen: Condition) -> Condition:
-        """Return a condition with our own answer, if the core has one."""
-        return unstartable_jobs.answered(self.state, seen)
+    def next_step(self, seen: Condition) -> Step:
+        """Return what to do about a condition whose check is due, or whose tester has answered."""
+        if seen.name.startswith(CONDITION):
+            return self.state.quotas.step(seen)
+        return decide(unstartable_jobs.answered(self.state, seen))
 
     # ---- time
 

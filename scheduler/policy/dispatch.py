@@ -425,18 +425,22 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
     job, item = slot.job, slot.item
     assert job is not None
     assert item is not None
-    try:
-        values = item._replace(row=job.row) if job.row else item
-        argv = tuple(fill_template(pool.kind.command, job.pk, values, job.names))
-    except AgentError as error:
-        state.emit(LogMessage("warning", f"job={job.pk}{job.trace}: {error}"))
-        argv = (b"",)  # starts nothing, which fails the item; why stands in the log
-    whose = (job.pk, job.attempt, job.environment)
+    argv, whose = _argv(state, job, item), (job.pk, job.attempt, job.environment)
     spawn = Spawn(slot.number, slot.serial, pool.name, host.name, argv, item.line, *whose, program)
     if pool.kind.detached:
         detached.begin(state, slot, job, spawn, now)
     else:
         state.emit(spawn)
+
+
+def _argv(state: State, job: Job, item: Item) -> tuple[bytes, ...]:
+    """Return the command for an item; one that cannot be made starts nothing, which fails the item."""
+    try:
+        values = item._replace(row=job.row) if job.row else item
+        return tuple(fill_template(job.pool.kind.command, job.pk, values, job.names))
+    except AgentError as error:
+        state.emit(LogMessage("warning", f"job={job.pk}{job.trace}: {error}"))
+        return (b"",)
 
 
 def _recycle(state: State, pool: Pool, where: RunQueue[Job], now: float) -> None:

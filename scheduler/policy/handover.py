@@ -14,6 +14,9 @@ without a key cannot be: its rows travel, when the last one is fetched; those of
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import attrs
+
+from scheduler.model.config import Config
 from scheduler.model.events import FindDetached
 from scheduler.model.states import NEVER, ST_FREE, ST_PREP, ST_READY, ST_RUNNING, QueryState
 from scheduler.policy import completion
@@ -219,6 +222,17 @@ def _slot(state: State, slot: Slot) -> Document:
 
 
 # ---- and back
+
+
+def filtered(config: Config, filters: Mapping[str, Mapping[str, Any]]) -> Config:
+    """Return a configuration with the filters of hosts that commands had set, as a document has them."""
+    hosts = dict(config.hosts)
+    for name in filters.keys() & hosts.keys():
+        given: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in filters[name].items()
+        }
+        hosts[name] = attrs.evolve(hosts[name], **given)
+    return attrs.evolve(config, hosts=hosts)
 
 
 def restore(state: State, snapshot: Snapshot, now: float) -> None:

@@ -210,6 +210,12 @@ class Outbox:
             self._settled_last = True
             return self._settle()
         self._settled_last = False
+        return self._rows(saves, marks, ends, wanted)
+
+    def _rows(
+        self, saves: list[int], marks: list[int], ends: list[End], wanted: Sequence[ClaimRequest]
+    ) -> r.Request | None:
+        """Return the request about rows that goes first: saves, marks, or ends and claims together."""
         if saves:
             rows = [self.saves.pop(pk) for pk in saves[:BATCH]]
             return r.Save(rows, [failure for row in rows for failure in self.failures.pop(row.pk, ())])
@@ -327,15 +333,10 @@ class Outbox:
         complaint = None
         if isinstance(request, r.EndAndClaim):
             if request.wanted and why.why == "data":
-                self.claims_failed += 1
-                next_step = "rows are claimed first and read one by one"
-                next_step = next_step if self.claims_failed == 1 else "other rows are tried"
-                complaint = f"a claim failed on the data of a row: {why.reason}: {next_step}"
+                complaint = self._claim_failed(why.reason)
             if not request.ends:
                 return complaint
-            request = r.EndAndClaim(
-                request.ends, ()
-            )  # what is wanted is asked for anew: it may be something else by now
+            request = replace(request, wanted=(), unread=False)  # what is wanted may be something else by now
         if isinstance(request, r.RecordInHand):
             return None  # the next one will do
         if why.why == "again" or complaint is not None:  # it may have failed of the claim alone
@@ -352,6 +353,12 @@ class Outbox:
             self.repeats.extendleft(reversed(halves))
             return None
         return self._give_up(request, why.reason)
+
+    def _claim_failed(self, reason: str) -> str:
+        """Count a claim that failed on data; return what to log."""
+        self.claims_failed += 1
+        next_step = "rows are claimed first and read one by one" if self.claims_failed == 1 else "other rows are tried"
+        return f"a claim failed on the data of a row: {reason}: {next_step}"
 
     def _give_up(self, request: r.Request, reason: str) -> str:
         """Give up one row that the database refuses: a job ends failed with the reason, a log line is dropped."""

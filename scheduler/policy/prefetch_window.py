@@ -34,10 +34,6 @@ class MeanPace:
     def __init__(self) -> None:
         self.seconds = SLOW_S
 
-    def add(self, seconds: float) -> None:
-        """Add what one look at a process found."""
-        self.seconds += (min(seconds, SLOW_S) - self.seconds) * WEIGHT
-
 
 class Pace:
     """How long the items of a process took when it was last looked at, and its part in the mean of its type."""
@@ -59,9 +55,10 @@ class Pace:
             if now - self._at > self.seconds:
                 self.seconds = now - self._at
             return
-        self.seconds = (now - self._at) / done
+        self.seconds = seconds = (now - self._at) / done
         self._items, self._at = items, now
-        self._mean.add(self.seconds)
+        mean = self._mean.seconds  # which is changed here: a call for each look would cost more
+        self._mean.seconds = mean + ((seconds if seconds < SLOW_S else SLOW_S) - mean) * WEIGHT
 
     def stay(self) -> None:
         """Send nothing ahead to this process any more."""

@@ -119,20 +119,8 @@ def gone(state: State, event: e.Gone, now: float) -> None:
         return
     if event.lost:
         slot.blame(False)
-    if event.lost:
-        how = f"the link to host {slot.host.name} was lost" + (f": {event.why}" if event.why else "")
-    else:
-        how = f"agent terminated prematurely, {_how(event)}"
-    if slot.wanted is s.DIE:
-        how = slot.reason
-    if last := slot.output.last_line():
-        slot.starve()
-        if slot.wanted is not s.DIE:
-            agent_replies.agent_output(state, slot, last + b"\n", now)
-    if slot.output.partial_stderr:
-        agent_replies.agent_stderr(state, slot, b"\n", now)
-    if (capture := state.end_capture(slot)) is not None:  # who follows it is notified of the end of the job
-        _store(state, slot, capture.end(), is_over=slot.job is not None and slot.job.query is None)
+    how = _how(slot, event)
+    _read_rest(state, slot, now)
     if slot.is_unsent and slot.job is not None:  # it was assigned an item in this turn, and died without it
         state.withdraw_line(slot)
         _put_back_unsent(state, slot, now)
@@ -146,10 +134,26 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     _process_ended(state, slot, now, s.GONE)
 
 
-def _how(event: e.Gone) -> str:
-    if event.signal is not None:
-        return f"by {event.signal}"
-    return event.why if event.code is None else f"with exit status {event.code}"
+def _how(slot: Slot, event: e.Gone) -> str:
+    """Return how a process ended, in words; of one that was to die, why."""
+    if slot.wanted is s.DIE:
+        return slot.reason
+    if event.lost:
+        return f"the link to host {slot.host.name} was lost" + (f": {event.why}" if event.why else "")
+    how = event.why if event.code is None else f"with exit status {event.code}"
+    return f"agent terminated prematurely, {how if event.signal is None else f'by {event.signal}'}"
+
+
+def _read_rest(state: State, slot: Slot, now: float) -> None:
+    """Act on what a dead process printed last without a newline, and store the rest of its output."""
+    if last := slot.output.last_line():
+        slot.starve()
+        if slot.wanted is not s.DIE:
+            agent_replies.agent_output(state, slot, last + b"\n", now)
+    if slot.output.partial_stderr:
+        agent_replies.agent_stderr(state, slot, b"\n", now)
+    if (capture := state.end_capture(slot)) is not None:  # who follows it is notified of the end of the job
+        _store(state, slot, capture.end(), is_over=slot.job is not None and slot.job.query is None)
 
 
 def _kind_of_end(slot: Slot, event: e.Gone) -> str:

@@ -16,9 +16,8 @@ from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
 from scheduler.model.host_filters import FILTERS
 from scheduler.model.states import DIE, ST_SPAWNED, LeaseState, ProgramState
-from scheduler.policy.conditions import Condition, decide
+from scheduler.policy.conditions import Condition
 from scheduler.policy.core import Core
-from scheduler.policy.quotas import CONDITION
 from scheduler.policy.serving import Lease, LeaseStatement, Owner
 from scheduler.policy.slots import Slot
 from tests.sim import invariants
@@ -221,10 +220,8 @@ class Daemon:
         """Replace the core by one that was made of its document, which knows nothing else."""
         now, before = self.sim.now, self.core
         given = json.loads(json.dumps(before.document(now)))
-        self.core = Core(filtered(self.file, {name: host.filters for name, host in self.config.hosts.items()}), now)
-        self.core.state.set_file(self.file)
+        self.core = Core.restored(given, self.file, now)
         self.core.state.max_starts = before.state.max_starts
-        self.core.restore(given, now)
         invariants.handovers_are_whole(given, json.loads(json.dumps(self.core.document(now))))
         self.sim.note("taken over")
         self.sim.takeovers += 1
@@ -676,8 +673,7 @@ class Daemon:
         if not isinstance(seen, Condition):
             self.check_at = float("inf") if seen is None else now + max(0.2, seen)
             return
-        quotas = self.core.state.quotas
-        step = quotas.step(seen) if seen.name.startswith(CONDITION) else decide(self.core.answered(seen))
+        step = self.core.next_step(seen)
         self.sim.note((seen, step))
         moved, parents = self.sim.database.check_condition(self.owner, seen, step, now)
         self.core.settle(parents)

@@ -24,8 +24,7 @@ def handed_over(core: Core, now: float = 0.0) -> Core:
 
 
 def restored(document: dict[str, Any], config: Config, now: float = 0.0) -> Core:
-    core = Core(config, now)
-    core.restore(document, now)
+    core = Core.restored(document, config, now)
     core.handle(
         e.TablesRead([{"name": "default", "concurrency": None, "paused": False, "reserved": 0}], [], [], []), now
     )

@@ -9,6 +9,7 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType, Host
 from scheduler.policy.conditions import Answer, Condition, Policy, Release, Wait, decide
 from scheduler.policy.core import Core
+from scheduler.policy.unstartable_jobs import answered
 from tests.core_tools import make_core
 
 FAR = Host(transport="ssh", address="far")
@@ -86,25 +87,25 @@ def test_the_core_knows_whether_a_condition_of_starts_is_over_c26_t75(name: str,
     core.handle(e.HostUp("far"), 0.0)
     if is_down:
         lost(core)
-    assert core.answered(condition(name)).answer is answer
+    assert answered(core.state, condition(name)).answer is answer
 
 
 def test_the_tester_of_a_policy_is_asked_in_place_of_the_core_c26_t80() -> None:
     seen = condition("host:far")
     seen = replace(seen, policy=Policy(tester="probe"))
-    assert make("block").answered(seen) == seen
+    assert answered(make("block").state, seen) == seen
 
 
 def test_one_job_tries_whether_agents_come_up_and_the_others_follow_c26_t85() -> None:
     core = make("block", here=Host())
     core.state.pools["sha"].set_reason("no such program")
-    first = decide(core.answered(condition("agent:sha")))
-    again = decide(core.answered(condition("agent:sha", tries=1, came=1)))
-    after = decide(core.answered(condition("agent:sha", tries=1, came=0)))
+    first = decide(answered(core.state, condition("agent:sha")))
+    again = decide(answered(core.state, condition("agent:sha", tries=1, came=1)))
+    after = decide(answered(core.state, condition("agent:sha", tries=1, came=0)))
     assert [step.most for step in (first, again, after) if isinstance(step, Release)] == [1, 1, None]
 
 
 def test_a_check_while_the_host_is_away_is_in_vain_c26_t90() -> None:
     core = make("block")
     lost(core)
-    assert decide(core.answered(condition("host:far"))) == Wait(1, 60.0)
+    assert decide(answered(core.state, condition("host:far"))) == Wait(1, 60.0)
