@@ -25,8 +25,8 @@ from scheduler.daemon.kept_agents import (
     KeptAgents,
     SharedPage,
     log_why_not,
-    made_of,
     read_description,
+    start_digest,
 )
 from scheduler.daemon.log import log_line
 from scheduler.daemon.warden import LINE, Warden
@@ -44,7 +44,7 @@ ENDS: Final = 3  # pipes of an agent
 
 
 class Inheritance:
-    """What is there at the start of a daemon, and what of it goes on."""
+    """What an earlier daemon has left, and which of it continues."""
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
         """Take over what was left, and kill what cannot go on. Errors: OSError, the warden cannot be started."""
@@ -69,7 +69,7 @@ class Inheritance:
         by_name: dict[str, list[int]] = {}
         for each in stored:
             by_name.setdefault(each.name, []).append(each.fd)
-        is_ours = self._is_let_go(by_name, store)
+        is_ours = self._dismiss_wardens(by_name, store)
         store.close()
         with suppress(OSError, ValueError):
             self.page = SharedPage(by_name.pop(PAGE, [-1])[0])
@@ -85,14 +85,14 @@ class Inheritance:
             self._sweep()
 
     @staticmethod
-    def _is_let_go(by_name: dict[str, list[int]], store: FdStore) -> bool:
-        """Ask the wardens of daemons before us to leave all to us; return whether there is one, and all answer.
+    def _dismiss_wardens(by_name: dict[str, list[int]], store: FdStore) -> bool:
+        """Ask the wardens of earlier daemons to kill nothing; return whether there is one, and all answer.
 
         There are two if a daemon died before it had asked.
         """
         names = [name for name in by_name if name.startswith(LINE)]
         lines = [socket.socket(fileno=fd) for name in names for fd in by_name.pop(name)]
-        answers = [warden.let_go(line) for line in lines]
+        answers = [warden.dismiss(line) for line in lines]
         for line in lines:
             line.close()
         for name in names:
@@ -123,7 +123,7 @@ class Inheritance:
         self.takeover = Takeover(words, environment, renumbered(document, here))
 
     def _take_agents(self, by_name: Mapping[str, list[int]], page: SharedPage) -> None:
-        """Let agents go on that live and had nothing in hand."""
+        """Note the agents that live and had nothing in hand: they continue."""
         for name, fds in by_name.items():
             found = _agent_of(name, fds)
             if found is not None and found[0].slot < len(page.marks) and page.marks[found[0].slot]:
@@ -191,7 +191,7 @@ class Inheritance:
         if (store := _store(config, manager, self.group)) is None:
             return None
         if handed is not None:  # by the program that was executed before us
-            self.warden, self.page = Warden.going_on(handed["warden"], handed["line"]), SharedPage(handed["page"])
+            self.warden, self.page = Warden.inherited(handed["warden"], handed["line"]), SharedPage(handed["page"])
             self.names = list(handed["names"])
         if self.warden is None:
             assert self.group is not None
@@ -209,7 +209,7 @@ def _store(config: Config, manager: ServiceManager | None, group: Path | None) -
         log_why_not("the embedded database ends with the daemon")
     else:
         store = FdStore(manager.address)
-        if store.is_there():
+        if store.is_enabled():
             return store
         store.close()
         log_why_not("the unit keeps no descriptors; see FileDescriptorStoreMax in keep-agents.conf")
@@ -246,7 +246,7 @@ def _place_of(
     agent = config.agents.get(left.type)
     if agent is None or left.host not in config.hosts or not agent.enabled or agent.canary:
         return None
-    if made_of(config, left.type, left.host) != left.made:
+    if start_digest(config, left.type, left.host) != left.made:
         return None
     if left.program is None or list(fingerprint(agent, around) or ()) != list(left.program):
         return None

@@ -90,7 +90,7 @@ class AgentDescription:
         return exec_handover.write(text)
 
 
-def made_of(config: Config, type: str, host: str) -> str:
+def start_digest(config: Config, type: str, host: str) -> str:
     """Return a digest of all of a configuration that an agent is started with."""
     agent, place = config.agents[type], config.hosts[host]
     words = [repr(getattr(agent, name)) for name in sorted({*STARTED_WITH, "kind"})]
@@ -121,7 +121,7 @@ class KeptAgents:
     def use(
         self, loop: Loop, core: Core, processes: Processes, state: DaemonState, config: Callable[[], Config]
     ) -> None:
-        """Work for this daemon."""
+        """Set whose agents are kept; before anything else is called."""
         self._loop, self._core, self._processes, self._daemon, self._config = loop, core, processes, state, config
 
     # ---- while all is well
@@ -158,11 +158,11 @@ class KeptAgents:
         pid, config, host = int(name[1:]), self._config(), self._core.host_of(slot)
         return AgentDescription(
             slot, type, host, pid, start_of(pid), [inode_of(fd, name) for fd in fds[:3]],
-            made_of(config, type, host), self._processes.program_of(type),
+            start_digest(config, type, host), self._processes.program_of(type),
         )  # fmt: skip
 
     def came_up(self) -> None:
-        """Note that what was left by a daemon before us is the past."""
+        """Note that this daemon has continued with what was left: the stored state is not valid any more."""
         self.page.set_state_valid(False)
         self.page.clear()
         for name in list(self._stored):
@@ -184,7 +184,7 @@ class KeptAgents:
     def _leave(self) -> Steps[str]:
         daemon, loop = self._daemon, self._loop
         daemon.hold()
-        self._core.give_up_unkept(loop.now)
+        self._core.give_back_unmovable(loop.now)
         late = loop.now + HOLD_S
         while why := daemon.obstacle():
             if loop.now >= late:
@@ -199,7 +199,7 @@ class KeptAgents:
         return self._push()
 
     def _push(self) -> str:
-        """Give all to the store; return what is wrong."""
+        """Give the state and all descriptors to the store; return what is wrong, empty if nothing is."""
         document = self._daemon.document()
         try:
             inodes: dict[str, str] = {}

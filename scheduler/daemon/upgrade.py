@@ -145,11 +145,11 @@ class Upgrade:
         self._trial: Task[None] | None = None
         self._copy: str | None = None
         if takeover is not None:
-            self._come_from(takeover)
+            self._report_outcome(takeover)
         elif follows:
             self._copy = keep_copy(program.environment)
 
-    def _come_from(self, takeover: exec_handover.Takeover) -> None:
+    def _report_outcome(self, takeover: exec_handover.Takeover) -> None:
         """Tell those who asked for it that the program was replaced, or why it was not."""
         given = takeover.document["program"]
         if takeover.is_left:

@@ -62,8 +62,8 @@ class Warden:
         return cls(ours, process.pid, process)
 
     @classmethod
-    def going_on(cls, pid: int, fd: int) -> "Warden":
-        """Return that of a program that was executed before us."""
+    def inherited(cls, pid: int, fd: int) -> "Warden":
+        """Return the warden of a program that was executed before us."""
         os.set_inheritable(fd, False)
         return cls(socket.socket(fileno=fd), pid)
 
@@ -73,7 +73,7 @@ class Warden:
         return f"{LINE}{self.pid}"
 
     def close(self) -> None:
-        """Let it end what we leave, when we have ended: a daemon that comes at once may begin before it sees that."""
+        """Tell it when we end: of processes that began later, those of the next daemon, it kills none."""
         with suppress(OSError):  # it is dead
             self.line.send(b"%b %d" % (ENDS, _ticks()), socket.MSG_DONTWAIT)
         self.line.close()
@@ -102,8 +102,8 @@ def members(group: Path) -> list[int]:
     return []
 
 
-def let_go(line: socket.socket) -> bool:
-    """Ask the warden of a daemon before us to leave all to us; false if it does not: it kills, has done so, or died."""
+def dismiss(line: socket.socket) -> bool:
+    """Ask the warden of an earlier daemon to kill nothing; return False if it does not answer: it kills, or is dead."""
     line.settimeout(ANSWER_S)
     with suppress(OSError):
         line.send(TAKE)
@@ -112,7 +112,7 @@ def let_go(line: socket.socket) -> bool:
 
 
 def sweep(group: Path, is_spared: Callable[[int], bool]) -> int:
-    """Kill the processes of a control group but ourselves, as far as they die; return how many there were."""
+    """Kill the processes of a control group, but not ourselves, for KILL_S at most; return how many there were."""
     deadline, killed = time.monotonic() + KILL_S, set[int]()
     while left := [pid for pid in members(group) if pid != os.getpid() and not is_detached(pid) and not is_spared(pid)]:
         for pid in left:
@@ -140,7 +140,7 @@ def is_detached(pid: int) -> bool:
 
 
 def belongs_to(pids: Collection[int]) -> Callable[[int], bool]:
-    """Return whether a process is one of these, of its process group, or below it."""
+    """Return a function that says whether a process is one of these, in its process group, or a descendant."""
 
     def is_of_one(pid: int) -> bool:
         while pid > 1 and pid not in pids:
@@ -229,9 +229,9 @@ def _ticks() -> int:
 
 
 def began_after(ticks: int, daemon: int) -> Callable[[int], bool]:
-    """Return whether a process is of a session that began later: it is a new daemon, which is just being started.
+    """Return a function that says whether a process is of a session that began later, which is a new daemon's.
 
-    That of the daemon before is none, though this may not be reaped yet, and is as hidden as a new one.
+    The session of the daemon that ended never is, even if its process is not reaped yet and hidden, as a new one is.
     """
 
     def is_new(pid: int) -> bool:

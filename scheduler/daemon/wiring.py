@@ -77,14 +77,14 @@ class Daemon:
         self._connect(config, conninfo, reads_stdin)
         self._drivers = self._driver_table()
         frozen_at = None if takeover is None else float(takeover.document["frozen_at"])
-        self._whole = DaemonState(
+        self._daemon_state = DaemonState(
             self.loop, self.core, self.processes, self.watch, lambda: self.config, kept_agents, frozen_at
         )
         self._upgrade: Upgrade | None = None
         if program is not None and not reads_stdin:
             timers = config.scheduler
             self._upgrade = Upgrade(
-                self.loop, self._whole, program, self._prepare_exec, self._recover, follows=timers.reexec,
+                self.loop, self._daemon_state, program, self._prepare_exec, self._recover, follows=timers.reexec,
                 limit_s=timers.reexec_limit, locks=locks, takeover=takeover,
             )  # fmt: skip
         if takeover is not None:
@@ -96,7 +96,7 @@ class Daemon:
         self.has_left = False  # all agents, for the daemon that is started next
         self._kept_agents = kept_agents
         if kept_agents is not None:
-            kept_agents.use(self.loop, self.core, self.processes, self._whole, lambda: self.config)
+            kept_agents.use(self.loop, self.core, self.processes, self._daemon_state, lambda: self.config)
             self.loop.register(kept_agents.warden.line.fileno(), EPOLLIN, self._warden_ended)
             if takeover is None or not takeover.is_left:
                 kept_agents.came_up()
@@ -134,7 +134,7 @@ class Daemon:
             e.FindNextDue: lambda c: self.watch.periodic.bring_forward("due"),
             e.RenewLease: lambda c: self.watch.lease.renew(self.loop.now),
             e.ReleaseGroup: lambda c: self._release_group(self.watch.owner),
-            e.Exit: lambda c: self._leave(),
+            e.Exit: lambda c: self._release_and_end(),
         }
 
     def _handle(self, event: e.Event) -> None:
@@ -192,7 +192,7 @@ class Daemon:
 
     def turn(self) -> None:
         """Carry out all effects of the core, then wait for the next event or deadline."""
-        if self._whole.is_frozen:
+        if self._daemon_state.is_frozen:
             self._turn_frozen()
             return
         loop, core = self.loop, self.core
@@ -208,7 +208,7 @@ class Daemon:
             return  # what the watch connection has to show is due at once
         if self._upgrade is not None:
             watch_deadline = min(watch_deadline, self._upgrade.step())
-        if core.has_work or self._whole.is_frozen:
+        if core.has_work or self._daemon_state.is_frozen:
             return
         deadline = core.next_deadline()
         loop.turn(min(deadline, watch_deadline))
@@ -232,7 +232,7 @@ class Daemon:
         deadline = self.watch.step()
         if self._upgrade is not None:
             deadline = min(deadline, self._upgrade.step())
-        if self._whole.is_frozen:
+        if self._daemon_state.is_frozen:
             self.loop.turn(deadline)
 
     def _come_up(self) -> None:
@@ -240,11 +240,11 @@ class Daemon:
         takeover = self._takeover
         if takeover is None or takeover.is_over:
             return  # a signal, or the deadline of what was handed back to, came before the database's answer
-        held_s = self.loop.now - self._whole.frozen_since
+        held_s = self.loop.now - self._daemon_state.frozen_since
         takeover.finish()
         if self._kept_agents is not None and takeover.is_left:
             self._kept_agents.came_up()  # before anything is read: what was left is the past from now on
-        self._whole.release()
+        self._daemon_state.release()
         if (copy := takeover.document["program"].get("copy")) and not takeover.is_last:
             remove_copy(copy)
         log_line("info", f"{takeover.told}: {self.core.report.in_short()}; agents were not read for {held_s:.3f} s")
@@ -256,7 +256,7 @@ class Daemon:
             self._come_up()
         elif self._is_taking_over:
             away = next((each["reason"] for each in self.connections.log.failing()), "the database has not answered")
-            raise NotUpError(f"not in {self._whole.seconds_frozen:.0f} s: {away}")
+            raise NotUpError(f"not in {self._daemon_state.seconds_frozen:.0f} s: {away}")
 
     def _prepare_exec(self) -> None:
         """Let nothing of ours reach the next program but what travels."""
@@ -283,7 +283,7 @@ class Daemon:
         if self._is_leaving and self._kept_agents is not None:
             self._is_leaving = False
             self._kept_agents.stay()
-            self._whole.release()
+            self._daemon_state.release()
         if self._is_taking_over:
             self._come_up()
         elif self._upgrade is not None:
@@ -491,7 +491,7 @@ class Daemon:
         if self.core.is_stepping_down and self.watch.owner == owner:
             self.watch.lease.step_down(self.loop.now)
 
-    def _leave(self) -> None:
+    def _release_and_end(self) -> None:
         """Release the group and end: all is saved and every child is dead."""
         self.loop.at(self.loop.now + LAST_WORDS_S, self._end)
         self.watch.leave(self._end)

@@ -76,7 +76,7 @@ class FdStore:
         finally:
             os.close(reader)
 
-    def is_there(self) -> bool:
+    def is_enabled(self) -> bool:
         """Return whether the manager keeps anything: by default it keeps nothing, and does not say so."""
         reader, writer = os.pipe()
         try:

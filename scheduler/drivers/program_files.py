@@ -80,7 +80,7 @@ class ProgramFiles:
                 continue  # None may be half of a replacement: look again later
             self._seen[name] = new
             if has_trials:
-                yield self._look_at(name, new)
+                yield self._copy_program(name, new)
             else:
                 yield Replaced(name)
 
@@ -101,7 +101,7 @@ class ProgramFiles:
             os.utime(copy)
         return str(copy)
 
-    def _look_at(self, name: str, seen: Fingerprint) -> ProgramFound:
+    def _copy_program(self, name: str, seen: Fingerprint) -> ProgramFound:
         """Copy the program that the file of a type has now, unless there is a copy of it."""
         assert self._copies is not None
         folder, program = self._copies / name, ""

@@ -37,7 +37,7 @@ class Policy:
     steps: tuple[tuple[int, float], ...] = ((0, USUAL_WAIT_S),)
     max_tries: int = 0
     max_elapsed: float = 0.0
-    at_once: int = 0  # jobs that one check lets go
+    at_once: int = 0  # jobs that one check releases
     tester: str = ""  # an agent type
     tester_args: str = ""  # that it is given, or the condition
     tester_timeout: float = USUAL_WAIT_S
@@ -127,8 +127,10 @@ def decide(seen: Condition) -> Step:
     if seen.answer is Answer.FAILED and policy.tester_failure == "fail":
         return Fail(f"{FAILURE}: the tester of condition {seen.name} failed")
     if seen.answer is not Answer.NOT_ASKED:
-        return _after_vain_check(replace(seen, tries=seen.tries + 1))
-    was_cleared = not policy.tester and seen.tries > 0 and seen.came == 0  # what it let go did not come back
+        return _after_unsuccessful_check(replace(seen, tries=seen.tries + 1))
+    was_cleared = (
+        not policy.tester and seen.tries > 0 and seen.came == 0
+    )  # the jobs that it released were not blocked again
     if not was_cleared and (why := _over(seen)):
         return Fail(why)
     if policy.tester:
@@ -138,13 +140,13 @@ def decide(seen: Condition) -> Step:
     return Release(policy.at_once or None, seen.tries + 1, _next_wait(seen, seen.tries + 1), is_new=False)
 
 
-def _after_vain_check(seen: Condition) -> Step:
+def _after_unsuccessful_check(seen: Condition) -> Step:
     why = _over(seen)
     return Fail(why) if why else Wait(seen.tries, _next_wait(seen, seen.tries))
 
 
 def _over(seen: Condition) -> str:
-    """Return why nothing more is tried, or nothing."""
+    """Return why the policy ends: the text for the jobs that fail; empty if it goes on."""
     policy, what = seen.policy, f"{TIMEOUT}: condition {seen.name} was still there after"
     if policy.max_tries and seen.tries >= policy.max_tries:
         return f"{what} {seen.tries} checks"

@@ -95,7 +95,7 @@ class Core:
         self.schedule_dirty(now)
 
     def release(self) -> None:
-        """Go on with everything: no other program takes over yet, or this is the one that has."""
+        """End `hold`: no other program takes over yet, or this is the one that has."""
         handover.release(self.state)
 
     def obstacle(self) -> str:
@@ -103,12 +103,12 @@ class Core:
         return handover.obstacle(self.state)
 
     def unfinished_query(self) -> Job | None:
-        """Return a query whose rows have to be worked before another program can take over."""
+        """Return the job of a query with too many rows left for another program to take over now."""
         return handover.unfinished_query(self.state)
 
-    def give_up_unkept(self, now: float) -> None:
-        """Give back what another process cannot go on with, since it is no parent of our children."""
-        handover.give_up_unkept(self.state, now)
+    def give_back_unmovable(self, now: float) -> None:
+        """Kill and give back the jobs that another process cannot continue, since it is no parent of our children."""
+        handover.give_back_unmovable(self.state, now)
         self.schedule_dirty(now)
 
     def idle_slots(self) -> list[int]:
@@ -173,7 +173,7 @@ class Core:
         if not state.may_claim:
             state.set_may_claim(True)
         if state.keepers.beginning:
-            for event in detached.not_begun(state, now):
+            for event in detached.withdraw_starts(state, now):
                 processes.not_created(state, event, now)
         while state.dirty:
             for pool in sorted(state.take_dirty(), key=lambda pool: (pool.starving_since, pool.name)):
@@ -290,7 +290,7 @@ class Core:
         return programs.command(self.state, name, wanted, now)
 
     def cleared_conditions(self) -> list[str]:
-        """Return the conditions that are over, or not any more as they were: of quotas with room, and of starts.
+        """Return the conditions whose check is due now: quotas with room, and hosts and types that can start again.
 
         A name that ends with a colon is the beginning of several.
         """

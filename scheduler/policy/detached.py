@@ -24,7 +24,7 @@ RECORD_S: Final = 0.5
 
 
 def begin(state: State, slot: Slot, job: Job, spawn: Spawn, now: float) -> None:
-    """Start the process of a slot as soon as the row of its job says running, and where the command is to be found."""
+    """Mark the row of a job as running, with its host and spool; its process is started when that is saved."""
     host = state.config.hosts[slot.host.name]
     spool = host.spool or (REMOTE_SPOOL if host.is_remote else state.keepers.local_spool)
     state.keepers.begin(slot, replace(spawn, keeper=_keeper(state, slot, "start", spool, 0)))
@@ -37,8 +37,8 @@ def _keeper(state: State, slot: Slot, verb: Literal["start", "adopt"], spool: st
     return Keeper(verb, state.keepers.site, spool, turn, limit, grace)
 
 
-def recorded(state: State, job: Job, now: float) -> None:
-    """Start the process that waits for the row of this job, unless it is not to be any more: then give the job back."""
+def start_recorded(state: State, job: Job, now: float) -> None:
+    """Start the process of a job whose row says now where it runs; give the job back if it is not to begin any more."""
     for slot, spawn in list(state.keepers.beginning.items()):
         if slot.job is not job or slot.wanted is s.DIE or slot.state != s.ST_PREP:
             continue
@@ -56,8 +56,8 @@ def _spawn(state: State, slot: Slot, spawn: Spawn) -> None:
     state.emit(spawn)
 
 
-def not_begun(state: State, now: float) -> list[NotCreated]:
-    """Return the ends of processes that are not to be started any more, and never were; their jobs go back."""
+def withdraw_starts(state: State, now: float) -> list[NotCreated]:
+    """Give back the jobs whose slots were to start a process and are not to any more; return these as not created."""
     over = [slot for slot in state.keepers.beginning if slot.wanted is s.DIE or slot.job is None]
     for slot in over:
         del state.keepers.beginning[slot]
@@ -122,7 +122,7 @@ def leave_other_types(state: State, now: float) -> None:
 
 
 def end_by_command(state: State, pk: int, how: str, text: str, now: float) -> bool:
-    """End a job as completion.py does. One whose host cannot be reached ends at once, for an operator has said so."""
+    """End a job as completion.py does; one that waits for a host that cannot be reached ends at once."""
     found = completion.end_by_command(state, pk, how, text, now)
     if found and pk in state.keepers.waiting:
         job, _, adoption = state.keepers.waiting[pk]
@@ -137,16 +137,16 @@ def end_by_command(state: State, pk: int, how: str, text: str, now: float) -> bo
 
 
 # ---- the process of a slot is gone
-def began(state: State, slot: Slot, now: float) -> None:
-    """Kill a command that was to be killed before there was a process to do it."""
+def attached(state: State, slot: Slot, now: float) -> None:
+    """Kill the command if its job was killed before the process was attached that passes signals on."""
     slot.set_pid(None)  # until its keeper is known
     job = slot.job
     if job is not None and job.verdict is not None and job.verdict.kills:
         slot.kill(job.verdict.text, now)
 
 
-def heard(state: State, slot: Slot, data: bytes) -> bytes:
-    """Note the pid of the keeper, which is the first line that an attached process prints; return what comes behind."""
+def take_pid_line(state: State, slot: Slot, data: bytes) -> bytes:
+    """Take the first line of an attached process, the pid of the keeper; return the output behind it."""
     found = state.keepers.take_first_line(slot, data)
     if found is None:
         return b""
@@ -159,10 +159,10 @@ def heard(state: State, slot: Slot, data: bytes) -> bytes:
     return rest
 
 
-def not_attached(state: State, slot: Slot, event: NotCreated, now: float) -> bool:
-    """Note that the process of a slot does not exist; say whether the job may run all the same and was forgotten.
+def attach_failed(state: State, slot: Slot, event: NotCreated, now: float) -> bool:
+    """Note that no process could be attached to a job; return whether the job may run all the same, and was forgotten.
 
-    It is a shell of its host that could not be started: that is no fault of a job, unless its words are too long.
+    What could not be started is a shell on the host: that is no fault of the job, unless its arguments are too long.
     """
     keeper = state.keepers.detach(slot)
     is_fault = event.is_items_fault or event.is_machines_fault
@@ -173,8 +173,8 @@ def not_attached(state: State, slot: Slot, event: NotCreated, now: float) -> boo
     return True
 
 
-def settled(state: State, slot: Slot, event: Gone, now: float) -> bool:
-    """Settle what the attached process says of its own; say whether that is all, and its job has not simply ended."""
+def attached_ended(state: State, slot: Slot, event: Gone, now: float) -> bool:
+    """Act on the end of an attached process; return False if it exited as the command of its job did."""
     keeper = state.keepers.detach(slot)
     if keeper is None:
         return False
@@ -200,7 +200,7 @@ def settled(state: State, slot: Slot, event: Gone, now: float) -> bool:
 def _adopt_later(state: State, slot: Slot, why: str, seconds: float, now: float) -> None:
     job = slot.job
     assert job is not None
-    what = f"job={job.pk}: goes on without us on host {slot.host.name}"
-    state.log_message("warning", f"{what}{': ' if why else ''}{why}; it is adopted when that can be")
+    what = f"job={job.pk}: runs on host {slot.host.name}, and no process is attached to it any more"
+    state.log_message("warning", f"{what}{': ' if why else ''}{why}; it is adopted again as soon as possible")
     completion.forget(state, job, now)
     state.emit(FindDetached(seconds))

@@ -43,7 +43,7 @@ class UnreadableError(Exception):
     """The document is of a version that this program does not know."""
 
 
-# ---- before it
+# ---- before the document is written
 
 
 def hold(state: State, now: float) -> None:
@@ -57,7 +57,7 @@ def hold(state: State, now: float) -> None:
 
 
 def release(state: State) -> None:
-    """Go on with everything: no other program takes over yet, or this is the one that has."""
+    """End `hold`: no other program takes over yet, or this is the one that has."""
     state.hold(False)
     if any(pool.kind.detached for pool in state.pools.values()):
         state.emit(FindDetached(0.0))
@@ -66,10 +66,10 @@ def release(state: State) -> None:
             ask_next(state, slot)
 
 
-def give_up_unkept(state: State, now: float) -> None:
-    """Give back what another process cannot go on with, at no cost, and kill what works on it.
+def give_back_unmovable(state: State, now: float) -> None:
+    """Kill the jobs that no other process can continue, and give them back at no cost.
 
-    That are commands, whose exit status only their parent learns, and queries whose rows are too many to travel.
+    These are commands, whose exit status only their parent can read, and queries with too many rows for the document.
     """
     for job in [job for job in state.jobs.values() if job.verdict is None]:
         query = job.query
@@ -110,7 +110,7 @@ def _rest_bytes(query: JobQuery) -> float:
 
 
 def unfinished_query(state: State) -> Job | None:
-    """Return a query without a key whose rows are too many to travel; it is to go on until they are fewer."""
+    """Return a query without a key that has too many rows left for the document; it continues until they are fewer."""
     for job in state.jobs.values():
         if job.query is not None and job.verdict is None and _is_too_long(job, job.query):
             return job
@@ -124,7 +124,7 @@ def _is_too_long(job: Job, query: JobQuery) -> bool:
 
 
 def obstacle(state: State) -> str:
-    """Return what is still under way while nothing new is begun; nothing when another program can take over."""
+    """Return what is still under way, so that no other program can take over yet; empty if nothing is."""
     if state.keepers.is_busy:
         return "processes attached to detached jobs are ending"
     if state.is_receiving:
@@ -221,7 +221,7 @@ def _slot(state: State, slot: Slot) -> Document:
     }  # fmt: skip
 
 
-# ---- and back
+# ---- restoring it
 
 
 def filtered(config: Config, filters: Mapping[str, Mapping[str, Any]]) -> Config:

@@ -50,7 +50,7 @@ class Capture:
             self._streams[name].restore(each)
 
     def add(self, stream: str, data: bytes) -> bool:
-        """Take in output; whether there is something to take."""
+        """Add output; return whether `take` would return some."""
         if stream not in self._streams:
             self._streams[stream] = _Stream(self._limit)
         text = self._streams[stream].add(data)
@@ -59,7 +59,7 @@ class Capture:
         return bool(self._waiting)
 
     def take(self) -> list[Piece]:
-        """Return what is to be stored by now and was not given before."""
+        """Return what is to be stored now, each piece once."""
         taken, self._waiting = self._waiting, []
         pieces: list[Piece] = []
         for name, run in groupby(taken, attrgetter("stream")):  # as few as possible, but none over PIECE

@@ -46,7 +46,7 @@ def created(state: State, event: e.Created, now: float) -> None:
         is_probe = host.probe is slot
         slot.launched(now)
         if slot.pool.kind.detached:
-            detached.began(state, slot, now)
+            detached.attached(state, slot, now)
         if is_probe:
             state.mark_dirty(slot.pool)  # and so all those that wait to be the next
     elif state.timers.start_hint < state.timers.start_limit:
@@ -57,7 +57,7 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
     """Count a start that failed as a death; the item of an exec agent fails with the reason."""
     slot = state.slots.all[event.slot]
     state.count_process(DIED, slot, "not started")
-    if slot in state.keepers.attached and detached.not_attached(state, slot, event, now):
+    if slot in state.keepers.attached and detached.attach_failed(state, slot, event, now):
         _process_ended(state, slot, now, s.NOT_CREATED)
         return
     if event.is_machines_fault:
@@ -112,7 +112,7 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     state.count_process(DIED, slot, _kind_of_end(slot, event))
     if event.kept == "not kept" and (capture := state.end_capture(slot)) is not None:
         _store(state, slot, capture.end(), is_over=True)
-    if slot in state.keepers.attached and detached.settled(state, slot, event, now):
+    if slot in state.keepers.attached and detached.attached_ended(state, slot, event, now):
         slot.blame(False)
         state.end_capture(slot)
         _process_ended(state, slot, now, s.GONE)
@@ -299,7 +299,7 @@ def statement_answered(state: State, event: e.StatementAnswered, now: float) -> 
 def capture(state: State, slot: Slot, stream: str, data: bytes, now: float) -> None:
     """Keep the output of a command; what of it is to be stored now waits a moment for more."""
     if slot in state.keepers.first_lines and stream == "out":
-        data = detached.heard(state, slot, data)
+        data = detached.take_pid_line(state, slot, data)
     capture = state.captures.get(slot.number)
     if capture is not None and capture.add(stream, data):
         state.deadlines.bring_forward(OUTPUT, now + state.timers.output_interval)

@@ -49,7 +49,7 @@ def found(state: State, event: e.ProgramFound, now: float) -> None:
 
 
 def know(state: State, pool: Pool, known: Mapping[str, Any] | None, now: float) -> None:
-    """Go on as the last daemon of the group would have: its program in use stays until the one in the file passes."""
+    """Continue with the program that the last daemon of the group had in use, until the one in the file passes."""
     if pool.canary is None or pool.canary.is_known:
         return
     program, copies = pool.canary.in_file, pool.canary.copies
@@ -137,7 +137,7 @@ def _dismiss_others(pool: Pool, canary: Canary, why: str, now: float, dead: Slot
 
 
 def is_here(state: State, slot: Slot) -> bool:
-    """Say whether the processes of a slot are started from the files of this machine."""
+    """Return whether the processes of a slot are started from the files of this machine."""
     host = state.config.hosts.get(slot.host.name)
     return host is not None and host.transport == "local"
 
@@ -191,7 +191,7 @@ def _may_start(state: State, slot: Slot, now: float) -> bool:
 
 
 def _make_place(agents: list[Slot], now: float) -> None:
-    """Let the agent idle longest end, or without one the first that comes to the end of its item."""
+    """Dismiss the agent that is idle longest, or if none is, one that works: it ends after its item."""
     idle = [slot for slot in agents if slot.state == s.ST_READY]
     working = [slot for slot in agents if slot.state == s.ST_RUNNING]
     for slot in sorted(idle, key=lambda slot: slot.since)[:1] or working[:1]:
@@ -240,7 +240,7 @@ def item_failed(state: State, slot: Slot, now: float) -> bool:
 
 
 def job_late(state: State, job: Job, now: float) -> None:
-    """Note that the program that works on a one-parameter job takes longer than that may."""
+    """Count a one-parameter job that ran longer than its time limit as a failure of its program."""
     if job.pool.canary is not None and job.query is None:
         for slot in job.pool.slots:
             if slot.job is job:
@@ -323,7 +323,7 @@ def command(state: State, name: str, wanted: ProgramEvent, now: float) -> tuple[
 
 
 def reconfigured(state: State, pool: Pool, *, is_other_command: bool, now: float) -> None:
-    """Go on with another configuration of a type: without canary agents the file has what all agents run."""
+    """Apply another configuration of a type: without canary agents all agents run what the file has."""
     canary = pool.canary
     if canary is None:
         return

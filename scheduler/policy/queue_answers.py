@@ -111,7 +111,7 @@ def _marked(state: State, asked: Sequence[r.MarkRow], pks: frozenset[int], now: 
             continue
         job.pool.marked(job)
         if row.spool is not None:
-            detached.recorded(state, job, now)
+            detached.start_recorded(state, job, now)
         if job.rules.rescued and not job.started and job.verdict is None and not job.lanes:
             admit(state, job)
 

@@ -52,7 +52,7 @@ class Window:
         return {"starts": list(self.starts), "promised": list(self.promised), "unstarted": self.unstarted}
 
     def took_over(self, ages: Iterable[float], now: float) -> None:
-        """Count starts of before, by their ages in seconds."""
+        """Add starts of earlier owners of the group, by their ages in seconds."""
         self.starts = sorted([*self.starts, *(now - age for age in ages)])
 
     def admitted(self) -> None:
@@ -60,7 +60,7 @@ class Window:
         self.unstarted += 1
 
     def left(self) -> None:
-        """Do not count one any more that has not started."""
+        """Count one less that is about to start."""
         self.unstarted -= 1
 
     def set_unstarted(self, count: int) -> None:
@@ -216,7 +216,7 @@ class Rates:
         self._values.pop(pk, None)
 
     def show_again(self) -> None:
-        """Note that what was shown last is not written down."""
+        """Note that what `shown` returned last was not saved."""
         self.has_changes = True
         self._changed.update(self._each)
 
@@ -239,7 +239,7 @@ class Rates:
         return {"value": value, "ages": ages, "next": None if room or not ages else interval - ages[0]}
 
     def _pop_over(self, now: float) -> list[str]:
-        """Forget the values of which nothing counts any more, as far as they are the first; return them."""
+        """Forget the first values as long as nothing counts for them any more; return them."""
         over: list[str] = []
         for value, window in self._each.items():
             if not window.is_over(self.limit.interval, now):

@@ -70,7 +70,7 @@ class Lane(Generic[JobT]):
         self.items.clear()
 
     def has_waited(self, seconds: float, now: float) -> bool:
-        """Say, asked now and then, whether it was not served for so long."""
+        """Return whether it was not served for so long; to be called periodically."""
         if self._checked_ticket != self.ticket:
             self._checked_ticket, self._checked_at = self.ticket, now
             return False

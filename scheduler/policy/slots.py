@@ -219,7 +219,7 @@ class Slot:
             self.starve()
 
     def starve(self) -> None:
-        """Assign nothing more to the process: its run queues are empty ones."""
+        """Assign nothing more to the process: it takes from an empty run queue."""
         self.any = self.bound = RunQueue()
 
     def kill(self, why: str, now: float, *, counts: bool = False) -> None:
@@ -230,7 +230,7 @@ class Slot:
             self.fire(s.KILLED, now)
 
     def blame(self, counts: bool) -> None:
-        """Return whether the death of the process counts against its slot."""
+        """Set whether the death of the process counts against its slot."""
         self.death_counts = counts
 
     def begin_process(self, job: int | None, now: float) -> None:
@@ -282,7 +282,7 @@ class Slot:
             self.set_deadline(min(self.deadline, until))
 
     def process_ended(self, event: int, timers: Scheduler, now: float) -> None:
-        """Be free after a process that is dead (GONE) or was never made, or rest when that is too often."""
+        """Free the slot of a process that is dead (GONE) or was never made; let it rest if that happened too often."""
         host, pool = self.host, self.pool
         is_charged = self.death_counts and not self.is_removed
         is_failed_start = is_charged and not self.is_up
@@ -318,7 +318,7 @@ class Slot:
         self.is_removed = True
 
     def find_run_queues(self) -> None:
-        """Take from the run queues of now, after a reload, unless the process is given nothing more."""
+        """Find the run queues anew after a reload, unless nothing more is assigned to the process."""
         if not self.is_starved:
             self.any, self.bound = self.pool.queues.any_of(self.host.name), self.pool.queues.bound[self.host.name]
         if self.job is not None and not self.pool.queues.takes(self.job, self.host.name):

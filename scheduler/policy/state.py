@@ -64,7 +64,7 @@ class State:
         self.start_conditions: set[str] = set()  # that jobs which cannot start are blocked on, as far as we know
         self.pools: dict[str, Pool] = {}
         self.jobs: dict[int, Job] = {}
-        self.trial: Job | None = None  # whose contents are read of it alone, for daemons died with it in hand
+        self.trial: Job | None = None  # the suspect being read: daemons died with it in hand
         self.expanding: set[int] = set()  # jobs with an expansion connection, or asking for one
         self.most_queries = NEVER  # expansion connections that there are, while others cannot be made
         self.missing_connections: dict[ConnectionKind, MissingConnection] = {}  # see policy/serving.py
@@ -153,12 +153,12 @@ class State:
             self.mark_dirty(*self.pools.values())
 
     def begin_drain(self) -> None:
-        """Note that we were asked to drain, once more maybe."""
+        """Count a request to drain."""
         self.draining += 1
         self.steps_down = False
 
     def begin_stop(self, *, steps_down: bool) -> None:
-        """Note that all children are to die: to end, or to give the group up."""
+        """Note that all children are to be killed, because the daemon ends or gives the group up."""
         self.stopping, self.steps_down = True, steps_down
         self.set_assigning(False)
 
@@ -173,7 +173,7 @@ class State:
             self.steps_down = self.stopping = False
 
     def replace_outbox(self) -> None:
-        """Save nothing more of what a former owner of the group had in hand."""
+        """Drop what was to be saved of jobs that have another owner now; only logs stay."""
         self.outbox, self.trial = Outbox(self.deadlines, self.outbox), None
 
     def end(self) -> None:

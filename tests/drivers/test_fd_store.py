@@ -97,7 +97,7 @@ def test_a_manager_that_keeps_descriptors_is_told_from_one_that_closes_them(tmp_
     for most in (10, 0):
         with Manager(str(tmp_path / f"notify{most}"), most) as manager:
             store = FdStore(manager.address)
-            found.append(store.is_there())
+            found.append(store.is_enabled())
             store.settle()
             store.close()
             assert manager.names() == []
@@ -119,6 +119,6 @@ def test_what_is_kept_is_removed_by_its_name(tmp_path: Path, pipe: tuple[int, in
 def test_a_manager_that_is_not_there_keeps_nothing_and_nobody_waits(tmp_path: Path, pipe: tuple[int, int]) -> None:
     with Ear(str(tmp_path / "notify")) as gone:
         store = FdStore(gone.address)
-    kept = store.keep("p1", pipe), store.settle(), store.is_there()
+    kept = store.keep("p1", pipe), store.settle(), store.is_enabled()
     store.close()
     assert kept == (False, False, False)

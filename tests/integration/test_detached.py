@@ -358,7 +358,7 @@ def test_job_goes_on_when_its_connection_is_cut_c41(launch: Launch, site: Site, 
     pk = daemon.insert(jq_type="long", jq_args=site.script())
     begun(daemon, site, pk)
     server.kill()
-    daemon.until(lambda: "goes on without us" in daemon.stderr())
+    daemon.until(lambda: "no process is attached to it any more" in daemon.stderr())
     assert daemon.row(pk)["jq_state"] == "running"
     site.go.touch()
     server.begin()
@@ -388,7 +388,7 @@ def test_start_whose_connection_is_lost_on_its_way_runs_once_c41(launch: Launch,
     pk = daemon.insert(jq_type="long", jq_args=site.script())
     daemon.until(lambda: daemon.execute("select * from drover.detached where det_jq_fk = %s", pk))
     server.kill()
-    daemon.until(lambda: "goes on without us" in daemon.stderr())
+    daemon.until(lambda: "no process is attached to it any more" in daemon.stderr())
     site.go.touch()
     server.begin()
     row = daemon.wait(pk, timeout=LONG_PATIENCE_S)

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.daemon import warden
 from scheduler.daemon.daemon_state import renumbered
-from scheduler.daemon.kept_agents import PAGE_BYTES, AgentDescription, SharedPage, made_of, read_description
+from scheduler.daemon.kept_agents import PAGE_BYTES, AgentDescription, SharedPage, read_description, start_digest
 from scheduler.daemon.warden import Warden, began_after, belongs_to, own_group
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.pipes import Outputs, Pipes
@@ -103,9 +103,9 @@ def test_what_is_no_sheet_is_none(text: bytes) -> None:
 def test_another_command_environment_or_host_is_another_start() -> None:
     kinds = [AgentType(command=("a",)), AgentType(command=("b",)), AgentType(command=("a",), env={"A": "b"})]
     hosts = [Host(), Host(transport="command", command=("srun",))]
-    found = {made_of(Config(hosts={"h": host}, agents={"t": kind}), "t", "h") for kind in kinds for host in hosts}
+    found = {start_digest(Config(hosts={"h": host}, agents={"t": kind}), "t", "h") for kind in kinds for host in hosts}
     assert len(found) == 6
-    assert made_of(Config(hosts={"h": Host(max=3)}, agents={"t": kinds[0]}), "t", "h") in found
+    assert start_digest(Config(hosts={"h": Host(max=3)}, agents={"t": kinds[0]}), "t", "h") in found
 
 
 # ---- the state
