@@ -167,7 +167,6 @@ def job_of(row: CommandRow, command: Command) -> int:
 
 
 def text_of(cell: bytes | None) -> str:
-    """Return a cell as text."""
     return (cell or b"").decode("utf-8", "backslashreplace")
 
 

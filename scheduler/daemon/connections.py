@@ -115,7 +115,6 @@ class Connections:
         self.watch.open()
 
     def close(self) -> None:
-        """Disconnect."""
         self.queue.close()
         self.watch.close()
 

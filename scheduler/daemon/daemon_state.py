@@ -104,7 +104,6 @@ class DaemonState:
         return self._processes.fds
 
     def document(self) -> dict[str, Any]:
-        """Return all of it: JSON."""
         return {
             "version": VERSION,
             "frozen_at": self.frozen_since,

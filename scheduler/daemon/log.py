@@ -53,7 +53,6 @@ def set_up(settings: Scheduler, verbose: int, environment: Mapping[str, str]) ->
 
 
 def close() -> None:
-    """Log to nothing of ours any more."""
     for each in _sinks():
         logging.getLogger().removeHandler(each)
         each.close()
@@ -81,7 +80,6 @@ def reopen() -> str:
 
 
 def log_line(level: str, text: str) -> None:
-    """Log one line."""
     LOG.log(LEVELS[level], "%s", text)
 
 
@@ -143,7 +141,6 @@ class Sink(logging.Handler):
         return f"the log is {self._path}"
 
     def close(self) -> None:
-        """Close the descriptor."""
         os.close(self.fd)
         super().close()
 
@@ -173,7 +170,6 @@ class Journal(Sink):
             super().emit(record)
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
         super().close()
 
@@ -249,7 +245,6 @@ def journal_entry(record: logging.LogRecord) -> bytes:
 
 
 def fields(text: str) -> dict[str, str]:
-    """Return the fields of a line."""
     found = _FIRST_FIELD.match(text) or _LAST_FIELDS.search(text)
     return dict(word.split("=", 1) for word in found[0].split()) if found else {}
 

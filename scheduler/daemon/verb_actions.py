@@ -286,7 +286,6 @@ def set_rate(context: Context, row: CommandRow, command: Command) -> Steps[Outco
 
 
 def remove_queue(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
-    """Remove a queue that is empty."""
     name, verdict = command.values["queue"], "removed"
     if not row.took_effect:
         verdict = text_of((yield from context.change("remove_queue", command=row.pk, name=name))[0])

@@ -43,7 +43,6 @@ class Times:
         self.total = 0.0
 
     def add(self, seconds: float, count: int) -> None:
-        """Count so many times of so long."""
         self.counts[bisect_left(BOUNDS, seconds)] += count
         self.total += seconds * count
 
@@ -58,7 +57,6 @@ class Times:
 
 
 def add(counted: Counted, key: tuple[str, ...], value: float) -> None:
-    """Add to a counter."""
     counted[key] = counted.get(key, 0) + value
 
 

@@ -41,11 +41,9 @@ class Record:
         return {"program": self.program, "tries": list(self._tries)}
 
     def item_done(self, seconds: float) -> None:
-        """Note that an item was done."""
         self._tries.append(max(seconds, 0.0))
 
     def item_failed(self) -> None:
-        """Note that an item failed."""
         self._tries.append(_FAILED)
 
     def keep(self, most: int) -> None:

@@ -120,7 +120,6 @@ class Core:
         return handover.settled_slots(self.state)
 
     def host_of(self, number: int) -> str:
-        """Return the host of a slot."""
         return self._slots[number].host.name
 
     def settle_output(self, now: float) -> None:
@@ -134,7 +133,6 @@ class Core:
     # ---- what happens
 
     def handle(self, event: e.Event, now: float) -> None:
-        """Act on an event."""
         if not self.state.may_claim:
             self.state.set_may_claim(True)
         _HANDLERS[type(event)](self.state, event, now)
@@ -233,7 +231,6 @@ class Core:
         return request
 
     def _wanted(self, now: float) -> list[r.ClaimRequest]:
-        """Return what is to be claimed now."""
         state = self.state
         for pool in state.pools.values():
             pool.measure(now)

@@ -80,7 +80,6 @@ class Job:
 
     @property
     def priority(self) -> str:
-        """Its priority."""
         return self.rank[1:].decode()
 
     def attribute(self, name: str) -> str:
@@ -162,7 +161,6 @@ class Job:
         self.verdict = verdict
 
     def set_quotas(self, keys: Iterable[str]) -> None:
-        """Note which quotas count it."""
         self.quotas = tuple(keys)
 
     def interrupt(self) -> None:
@@ -223,7 +221,6 @@ class Job:
     # ---- its items
 
     def end_second_try(self, item: Item | None) -> None:
-        """Note that a second try of an item is over."""
         if self.query is not None and item is not None:
             self.query.end_second_try(item)
 

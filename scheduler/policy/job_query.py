@@ -195,7 +195,6 @@ class JobQuery:
             self.spared.discard(item.number)
 
     def end_second_try(self, item: Item) -> None:
-        """Note that a second try of an item is over."""
         if item in self.second_tries:
             self.second_tries.remove(item)
             if item not in self.second_tries:

@@ -255,7 +255,6 @@ class Pool(Generic[JobT]):
     # ---- its slots
 
     def has_free(self, host: str) -> bool:
-        """Return whether a slot on a host is free."""
         return bool(self.free[host])
 
     def startable(self, *, urgent: bool, hosts: frozenset[str] | None = None) -> int:
@@ -286,12 +285,10 @@ class Pool(Generic[JobT]):
             free.clear()
 
     def add_slot(self, slot: Any) -> None:
-        """Add a slot, which is free."""
         self.slots.append(slot)
         self.free[slot.host.name].append(slot)
 
     def remove_slot(self, slot: Any) -> None:
-        """Remove a slot."""
         self.slots.remove(slot)
         if slot.state == ST_FREE:
             self.free[slot.host.name].remove(slot)
@@ -321,7 +318,6 @@ class Pool(Generic[JobT]):
         self.reason = reason
 
     def add_idle(self, slot: Any) -> None:
-        """Note that a slot is READY."""
         self.idle[slot.host.name].append(slot)
         slot.host.add_idle(slot)
 

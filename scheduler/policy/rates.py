@@ -48,7 +48,6 @@ class Window:
         self.unstarted = unstarted
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all of it: JSON."""
         return {"starts": list(self.starts), "promised": list(self.promised), "unstarted": self.unstarted}
 
     def took_over(self, ages: Iterable[float], now: float) -> None:
@@ -118,7 +117,6 @@ class Rates:
         self.has_changes = False  # since it was written down
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all that counts: JSON."""
         return {
             "limit": asdict(self.limit), "whole": self._whole.snapshot(), "begun": sorted(self._begun),
             "each": {value: window.snapshot() for value, window in self._each.items()},

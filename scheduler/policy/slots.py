@@ -244,7 +244,6 @@ class Slot:
         self.fire(s.CHOSEN, now)
 
     def process_began(self, pid: int, now: float) -> None:
-        """Note that the process exists."""
         self.pid = pid
         self.where = (self.host.name, self.pool.name, pid)
         self.born = now
@@ -325,7 +324,6 @@ class Slot:
             self.unbind()
 
     def take(self, job: Job, item: Item, is_bound: bool, now: float, *, is_second_try: bool = False) -> None:
-        """Take an item in hand."""
         self.job, self.item, self.is_bound, self.assigned_at = job, item, is_bound, now
         self.is_second_try = is_second_try
 

@@ -126,7 +126,6 @@ class State:
         return pool
 
     def add_slots(self, pool: Pool, host_name: str, count: int, now: float) -> None:
-        """Add slots of a type on a host."""
         if host_name not in pool.queues.bound:
             pool.add_host(host_name)
         timeouts = timeouts_of(pool.kind, self.timers)
