@@ -50,6 +50,11 @@ class Window:
     def snapshot(self) -> dict[str, Any]:
         return {"starts": list(self.starts), "promised": list(self.promised), "unstarted": self.unstarted}
 
+    @classmethod
+    def restored(cls, snapshot: Snapshot) -> "Window":
+        """Return the window of a snapshot; keys of another version are ignored."""
+        return cls(snapshot.get("starts", ()), snapshot.get("promised", ()), int(snapshot.get("unstarted", 0)))
+
     def took_over(self, ages: Iterable[float], now: float) -> None:
         """Add starts of earlier owners of the group, by their ages in seconds."""
         self.starts = sorted([*self.starts, *(now - age for age in ages)])
@@ -131,8 +136,8 @@ class Rates:
         return rates
 
     def _restore(self, snapshot: Snapshot) -> None:
-        self._whole = Window(**snapshot.get("whole", {}))
-        self._each = {value: Window(**window) for value, window in snapshot.get("each", {}).items()}
+        self._whole = Window.restored(snapshot.get("whole", {}))
+        self._each = {value: Window.restored(window) for value, window in snapshot.get("each", {}).items()}
         self._values = {int(pk): str(value) for pk, value in snapshot.get("values", ())}
         self._begun = set(snapshot.get("begun", ()))
         self.is_known = self.has_changes = True

@@ -221,3 +221,12 @@ def test_starts_that_could_not_be_written_down_are_written_with_the_next() -> No
     )
     core.report.show_rates_again({"default", "gone"})
     assert core.report.take_changed_rates(4.0) == shown
+
+
+def test_restored_limits_ignore_what_another_version_has_written() -> None:
+    rates = Rates(RateLimit(rate=2, interval=10.0))
+    rates.began(1, 5.0)
+    snapshot = rates.snapshot()
+    snapshot["whole"]["unknown"] = 1
+    later = Rates.restored(snapshot)
+    assert later.snapshot() == rates.snapshot()
