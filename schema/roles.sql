@@ -38,6 +38,13 @@ alter role drover_scheduler set standard_conforming_strings = on;
 alter role drover_scheduler set default_transaction_isolation = 'read committed';
 alter role drover_scheduler set extra_float_digits = 1;
 alter role drover_agentdb set client_connection_check_interval = '5s';
+
+-- A view of all jobs looks so dear to the server that it would compile its query for longer than it takes to read it.
+alter role drover_frontend set jit = off;
+alter role drover_frontend_sql set jit = off;
+alter role drover_tenant set jit = off;
+alter role drover_operator set jit = off;
+alter role drover_readonly set jit = off;
 alter role drover_agentdb set idle_session_timeout = 0;
 
 -- A session that listens and stays in a transaction keeps all notifications since then in the server's queue, which has

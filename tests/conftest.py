@@ -65,6 +65,8 @@ def in_memory() -> Iterator[str]:
             if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
                 patch.setattr("tempfile.tempdir", str(MEMORY))
             conninfo = stack.enter_context(temporary())
+            with psycopg.connect(conninfo, autocommit=True) as session:  # of tests; drover sets it itself
+                session.execute("alter role current_user set jit = off")
         yield conninfo
 
 

@@ -138,6 +138,11 @@ def test_only_the_operator_is_a_member_of_a_role_the_one_for_statistics(login: L
 
 
 @pytest.mark.parametrize("role", LOGINS)
+def test_server_compiles_only_the_queries_of_jobs_and_agents(login: Login, role: str) -> None:
+    assert fetch_one(login(f"drover_{role}"), "show jit") == ("on" if role in ("msq", "agentdb") else "off")
+
+
+@pytest.mark.parametrize("role", LOGINS)
 def test_no_role_may_change_the_schema(login: Login, role: str) -> None:
     with pytest.raises((InsufficientPrivilege, ReadOnlySqlTransaction)):
         login(f"drover_{role}").execute("create table drover.mine ()")
