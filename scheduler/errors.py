@@ -1,4 +1,4 @@
-"""Four branches of error, by whose fault it is; catch a branch, never a bag of types.
+"""The four classes of error, by whose fault it is: catch one of them, never a list of types.
 
 Library errors are translated at the driver's edge, keeping their cause. The message of each says what, which,
 and what next.

@@ -1,6 +1,6 @@
-"""How an argument of a command is declared: types of values, and the words of verbs; which there are is in options.py.
+"""The types of the values of options and arguments, and the words of verbs.
 
-Imports nothing slow, so that a usage message comes at once.
+The commands that have them are listed in options.py. This module imports nothing slow: a usage message comes at once.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""`drover web` and `drover metrics`: start what needs packages of an extra of the installation, which has their name.
+"""Starts the servers of `drover web` and `drover metrics`, whose packages come with extras of the same names.
 
 The dashboard, scheduler.web, and the exporter, scheduler.metrics, stand above the commands and use their sessions and
 statements, so they are started by their names.

@@ -1,4 +1,6 @@
-"""Command rows: read on the watch connection, so that no full host, paused queue or lock on a job holds one back.
+"""Reads the command rows that people insert, has each carried out, and ends its row with what came of it.
+
+Commands use the watch connection, so that no full host, paused queue or lock on a job delays one.
 
 A command is carried out before its row ends. How it ends is kept until the row has ended, and written again if the
 answer was lost; a command that was cut off before is carried out again, here or by another daemon: each may be

@@ -1,9 +1,10 @@
-"""The two ends of an exec: what the old program leaves in a memfd, and how the new one begins with it, or hands back.
+"""Replaces the running program by execve(2): the old one leaves its state in a memfd, and the new one begins with it.
 
-Touches the memfd, its own descriptors and execve(2). It imports nothing of ours, so that a program whose other modules
-cannot be imported can still hand back: then the copy of the old program, which that has kept aside, is executed with
-the same memfd, and goes on where it stopped. That is possible until the new program has read or written anything of an
-agent; after that the state in the memfd is the past.
+A new program that cannot begin hands back: it executes the copy of the old one, which that has kept aside, with the
+same memfd, and the old program goes on where it stopped. That is possible until the new program has read or written
+anything of an agent; after that the state in the memfd is the past. This module imports nothing of ours, so that a
+program whose other modules cannot be imported can hand back too. It touches the memfd, its own descriptors and
+execve(2).
 """
 
 import fcntl

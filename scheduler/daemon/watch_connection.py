@@ -1,4 +1,6 @@
-"""The watch connection: the lease, wake-ups and everything slow, so that a lock on a job row cannot make a lease lapse.
+"""The watch connection, the second one of a daemon: it renews the lease, receives notifications and runs slow tasks.
+
+They are kept off the queue connection, where a statement that waits for a lock on a job row would delay the lease.
 
 Decisions about the lease are policy/serving.py's; here they are carried out, as steps (drivers/loop.py). One task runs
 at a time, and the lease comes before the periodic tasks (periodic_tasks.py). A task whose statement is refused ends:

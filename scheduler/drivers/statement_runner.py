@@ -1,4 +1,4 @@
-"""Named statements as steps, and the one policy for those that fail, which depends on why:
+"""Runs named statements as steps, with one policy for statements that fail.
 
 | why                 | ask                                | insist                                           |
 |---------------------|------------------------------------|--------------------------------------------------|

@@ -1,4 +1,4 @@
-"""The priorities that a pattern of a host matches, as ranges of their order: what a claim finds by its index.
+"""Turns the pattern of priorities that a host takes into ranges of priorities, which a claim finds by an index.
 
 A pattern is matched from the beginning of a priority. It becomes a machine over the characters of priorities, and what
 it matches is followed character by character until every longer priority is decided. A pattern that leaves too many

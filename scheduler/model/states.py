@@ -1,4 +1,6 @@
-"""Every machine of Drover as a total table keyed by name; the manual pages and the SQL are held against these tables.
+"""The state machines of Drover, each a total table keyed by name: the slot, the job, the query, the lease and others.
+
+Tests compare the manual pages, their diagrams and the SQL with these tables.
 
 A table has a row for each state. A row names events and the cell of each (events of one cell share a key); `otherwise`
 is the cell of all events that no row names, and OTHERWISE is it of one row. A cell is the next state, or one of

@@ -1,4 +1,6 @@
-"""Whether a new program of an agent type is worse than the one in use: what both did, and the rule. No slots, no jobs.
+"""Decides whether a new program of an agent type does worse than the one in use, by the items that both have tried.
+
+It knows no slots and no jobs: programs.py runs the trial.
 
 A record has one entry for each item that a program tried: the seconds of one that was done, or that it failed. The
 record of the program in use goes back HISTORY times as far as a trial lasts.

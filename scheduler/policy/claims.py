@@ -1,6 +1,6 @@
-"""How many rows of which type to claim, and from where: `hold` seconds of work per type, at least one row.
+"""Decides how many jobs to claim for each agent type, and from which queues and hosts.
 
-Held for a type is what its agents finish in about `hold` seconds, measured, and at least what could start at once; one
+A type is to hold what its agents finish in about `hold` seconds, measured, and at least what could start at once; one
 row is always asked for, so that a type without room shows that it needs some. A (type, queue, host) that proved
 empty is not asked for again until something wakes us.
 

@@ -1,4 +1,4 @@
-"""What is known of detached jobs beside their slots: which wait for a process, and which slots have one."""
+"""The state of the detached jobs of this daemon: which wait for a process to be attached, and which slots have one."""
 
 from scheduler.model.events import Keeper, Spawn
 from scheduler.model.protocol import Item

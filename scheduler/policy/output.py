@@ -1,4 +1,4 @@
-"""What an agent has printed, as far as it is kept: of a line agent what is not done yet, of an exec agent its output.
+"""Keeps what agents have printed: lines of line agents that are not dealt with yet, and the output of exec agents.
 
 Of an exec agent head and tail of each stream are kept as text, the gap marked.
 

@@ -1,4 +1,6 @@
-"""How long the items of an agent take, and how many lines it may have ahead therefore, where its type's window is auto.
+"""Measures how long an agent takes for an item, and decides how many lines may be sent to it ahead of its answers.
+
+This is for types whose `window` is "auto".
 
 An agent that answers within microseconds waits longer for its next line than it works. With lines ahead one read, one
 write and one wake-up serve many items. But what was sent cannot be given to another agent, so no more is sent than is

@@ -1,4 +1,6 @@
-"""The life of processes and of hosts as the core sees it: made, not made, silent, replaced, dead, reached, lost.
+"""Decides what happens when the process of an agent starts, cannot start, is silent, is replaced or dies.
+
+The same for hosts, which are reached and lost.
 
 A death is settled in three steps: the last output of the process is read, its item is settled, its slot is freed.
 

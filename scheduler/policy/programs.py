@@ -1,4 +1,4 @@
-"""The programs of agent types: what is done when one is replaced, and the trial of a new one in one slot.
+"""Decides what is done when the program of an agent type is replaced, and runs the trial of a new one in one slot.
 
 Without canary agents all agents of a replaced program are dismissed, and the next ones start the new one. With them
 (`canary` of the type) one process at most runs the new program; what it does with its items is compared (canary.py).
