@@ -1,6 +1,6 @@
 """`drover agent new`, `drover agent run` and `drover agent-check PROGRAM`: for authors of agents.
 
-None of them needs a daemon or a database. The referee's checks are in referee.py, the skeletons in agents/lib.
+None of them needs a daemon or a database. The referee's checks are in protocol_check.py, the skeletons in agents/lib.
 """
 
 import os
@@ -26,7 +26,7 @@ from scheduler.cli.agent_process import (
 )
 from scheduler.cli.config_files import locate, shipped
 from scheduler.cli.output import FAIL, OK, WARN, Finding, failed, print_findings, printable, warn
-from scheduler.cli.referee import Limits, Referee
+from scheduler.cli.protocol_check import Limits, Referee
 from scheduler.errors import AgentError, ConfigError
 from scheduler.model import protocol
 from scheduler.model.config import AgentType, Config

@@ -1,6 +1,7 @@
 """The types of the values of options and arguments, and the words of verbs.
 
-The commands that have them are listed in options.py. This module imports nothing slow: a usage message comes at once.
+The commands that have them are listed in command_table.py. This module imports nothing slow: a usage message comes at
+once.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The command `drover`: find the command's function, load the configuration, turn errors into exit statuses.
 
-Each command is a function of a module in this package, named in the table of options.py: it gets (options, config) and
-returns the exit status. Its module is imported only when it is needed.
+Each command is a function of a module in this package, named in the table of command_table.py: it gets (options,
+config) and returns the exit status. Its module is imported only when it is needed.
 """
 
 import gc
@@ -13,7 +13,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
-from scheduler.cli.options import COMMANDS
+from scheduler.cli.command_table import COMMANDS
 from scheduler.cli.parser import old_configuration_hint, parse
 from scheduler.errors import ConfigError, DroverError, WorldError
 
@@ -80,7 +80,7 @@ def _run(options: Namespace) -> int:
     if options.command != "run" or not (words or "LISTEN_PID" in os.environ):
         return _call(options)
     from scheduler.daemon.exec_handover import Takeover  # no other command needs them
-    from scheduler.daemon.inheritance import Inheritance
+    from scheduler.daemon.fd_store_recovery import Inheritance
     from scheduler.drivers.system import hide
 
     hide()  # first: agents live that could look

@@ -1,4 +1,4 @@
-"""Read a command line by the table of options.py; say what was perhaps meant by one that is wrong.
+"""Read a command line by the table of command_table.py; say what was perhaps meant by one that is wrong.
 
 The original scheduler was called `fossology-scheduler [options] [Scheduler.conf]`, without a command: such a command
 line is answered with what each of its options has become.
@@ -12,7 +12,7 @@ from shlex import quote
 from typing import Final, NoReturn
 
 from scheduler.cli.arguments import filters_are_given
-from scheduler.cli.options import COMMANDS, EXAMPLES
+from scheduler.cli.command_table import COMMANDS, EXAMPLES
 from scheduler.package_data import version
 
 CHOICE: Final = re.compile(

@@ -31,9 +31,9 @@ from scheduler.cli.session import (
     update_or_check,
 )  # fmt: skip
 from scheduler.daemon import guardian, log, upgrade
-from scheduler.daemon.daemon_state import config_to_go_on
 from scheduler.daemon.exec_handover import Takeover
-from scheduler.daemon.inheritance import Inheritance
+from scheduler.daemon.fd_store_recovery import Inheritance
+from scheduler.daemon.handover_document import config_to_go_on
 from scheduler.daemon.wiring import Daemon
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.process_spec import Surroundings, user_mistakes

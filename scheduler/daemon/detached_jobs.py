@@ -14,13 +14,13 @@ from typing import Final
 from scheduler.daemon.commands import Ask, text_of
 from scheduler.daemon.log import log_line
 from scheduler.drivers.errands import Errands
-from scheduler.drivers.keeper import release_words
+from scheduler.drivers.keeper_scripts import release_words
 from scheduler.drivers.loop import Steps
 from scheduler.model.config import Config
 from scheduler.model.events import Adopted
 from scheduler.model.queue_requests import SUSPECT_AFTER, Adoption, Cells, ClaimRequest, read_claim
 from scheduler.policy.core import Core
-from scheduler.policy.keepers import REMOTE_SPOOL
+from scheduler.policy.detached_state import REMOTE_SPOOL
 
 AGAIN_S: Final = 15.0  # until a host that could not do it is asked again
 Entry = tuple[int, int]  # job and attempt

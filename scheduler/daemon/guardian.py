@@ -30,7 +30,7 @@ STDERR = 2
 GUARDED = "DROVER_GUARDIAN"  # in the environment of a daemon that is executed anew: the pid of its guardian
 WRITE_MS = 1000  # for a reader of standard error
 COMMAND_BYTES = 200
-KEPT = b"DROVER_KEEPER="  # drivers/keeper.py
+KEPT = b"DROVER_KEEPER="  # drivers/keeper_scripts.py
 
 
 def begin(environment: Mapping[str, str]) -> int | None:

@@ -27,7 +27,7 @@ from select import EPOLLIN
 from typing import Any, Final
 
 from scheduler.daemon import exec_handover
-from scheduler.daemon.daemon_state import DaemonState
+from scheduler.daemon.handover_document import DaemonState
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Loop, Steps, Task, ready
 from scheduler.drivers.system import SIGNALS, Identity, NoPidfdError, identity, is_gone, pidfd_of

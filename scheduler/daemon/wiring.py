@@ -12,20 +12,20 @@ from select import EPOLLIN
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any, Final
 
-from scheduler.daemon.daemon_state import DaemonState
 from scheduler.daemon.exec_handover import NotUpError, Takeover
-from scheduler.daemon.kept_agents import KeptAgents
+from scheduler.daemon.fd_store_handover import KeptAgents
+from scheduler.daemon.handover_document import DaemonState
 from scheduler.daemon.log import LOG, TRACE, crash_fd, echo, log_line
 from scheduler.daemon.stdin_jobs import StdinJobs
 from scheduler.daemon.upgrade import Program, Upgrade, hold_signals, remove_copy
 from scheduler.daemon.watch_connection import Watch
 from scheduler.drivers.agentdb import AgentDb
 from scheduler.drivers.errands import Errands
-from scheduler.drivers.job_queries import JobQueries
 from scheduler.drivers.libpq import is_same_server, with_parameters
 from scheduler.drivers.loop import Loop, Steps, Watchdog
 from scheduler.drivers.processes import Processes
 from scheduler.drivers.program_files import copies_folder
+from scheduler.drivers.query_cursors import JobQueries
 from scheduler.drivers.service_manager import Notifier, ReadyFile, ServiceManager
 from scheduler.drivers.sql import load
 from scheduler.drivers.system import LEAVE, Signals, collect_rarely

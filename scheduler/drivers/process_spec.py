@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.drivers.keeper import words_of
+from scheduler.drivers.keeper_scripts import words_of
 from scheduler.drivers.system import boot_id
 from scheduler.model.config import AgentType, Config, Limits, Mistake
 from scheduler.model.events import Spawn

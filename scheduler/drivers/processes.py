@@ -2,7 +2,7 @@
 
 Decides nothing about slots: what agents write goes to callbacks (pipes.py), all else is reported as events. Refuses to
 know the protocol. How a process of this machine is started, signalled and reaped is in local_process.py; one of another
-host in ssh_host.py and ssh_process.py.
+host in ssh_host.py and ssh_supervisor.py.
 
 A process has ended when it is dead *and* its output has ended; a grandchild may hold the pipes open, so the second has
 a deadline (`exit_grace`). It is reaped only then: until then its pid and its process group are its own, even when it is
@@ -18,7 +18,7 @@ from functools import partial
 from select import EPOLLIN
 from typing import Any, Final, NamedTuple
 
-from scheduler.drivers.keeper import carried, read_end
+from scheduler.drivers.keeper_scripts import carried, read_end
 from scheduler.drivers.local_process import LocalProcess, start
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until
 from scheduler.drivers.pipes import CLOSED, Marks, OnCapture, OnErrors, OnOutput, Outputs, Pipes

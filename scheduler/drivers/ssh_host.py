@@ -1,6 +1,6 @@
 """One host over SSH: its agents are started, signalled and lost; its link goes up and down. Nothing here knows SSH.
 
-`SshHost` is what `Processes` uses; what it asks for is done by the SSH process of the host (ssh_process.py).
+`SshHost` is what `Processes` uses; what it asks for is done by the SSH process of the host (ssh_supervisor.py).
 """
 
 import logging
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from scheduler.drivers import ssh_protocol as ssh
-from scheduler.drivers.keeper import words_of
+from scheduler.drivers.keeper_scripts import words_of
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.process_spec import (
     EXEC_DIRECTORY,
@@ -21,7 +21,7 @@ from scheduler.drivers.process_spec import (
     own_environment,
     passed_environment,
 )  # fmt: skip
-from scheduler.drivers.ssh_process import SshProcess
+from scheduler.drivers.ssh_supervisor import SshProcess
 from scheduler.drivers.system import Ends, signal_name
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events import Event, Gone, HostDown, HostUp, NotCreated, Spawn

@@ -14,7 +14,7 @@ from attrs import field, frozen
 
 from scheduler.errors import ConfigError
 from scheduler.model.host_filters import FILTERS, NAME, NAME_RULE, filter_mistake
-from scheduler.model.priority_patterns import EVERY, Range, ranges_matching
+from scheduler.model.priority_ranges import EVERY, Range, ranges_matching
 from scheduler.model.queue_filters import filter_mistake as mistake_of_queue_filter
 from scheduler.model.queue_filters import parse_filter
 from scheduler.model.rate_limits import MOST_STARTS, RATE_BY, RATE_BY_RULE, rate_limits

@@ -7,7 +7,7 @@ import re
 import warnings
 from typing import Final
 
-from scheduler.model.priority_patterns import TooComplexError, ranges_matching
+from scheduler.model.priority_ranges import TooComplexError, ranges_matching
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}")
 NAME_RULE: Final = "a name has letters, digits and _ . / - (not first), 64 at most"

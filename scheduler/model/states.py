@@ -213,7 +213,7 @@ def check_move(before: str, after: str) -> None:
         raise BugError(f"a job may not move from {before} to {after}: please report this")
 
 
-# ---- the query of a multi-SQL-query in hand, moved by policy/job_query.py
+# ---- the query of a multi-SQL-query in hand, moved by policy/query_progress.py
 #
 # "Rows are on their way" and "no more rows" are two facts, FETCHING and EXHAUSTED: with one, a job ends before its last
 # rows have come. A query is over when it is EXHAUSTED and none of its items waits for an agent. When its job is to end
@@ -321,7 +321,7 @@ _LEASE_ROWS: Final = {
 }  # fmt: skip
 LEASE: Final = Machine("the lease", LeaseState, LeaseEvent, _LEASE_ROWS)
 
-# ---- the program of an agent type with canary agents, when its file was replaced; moved by policy/canary.py
+# ---- the program of an agent type with canary agents, when its file was replaced; moved by policy/canary_verdict.py
 #
 # STEADY: all agents run one program, that in use. A new one in its file is on TRIAL: one slot runs it, all others the
 # one in use. It takes over if it passes, and is HELD_BACK if it is worse. A program that is held back, or was promoted,
@@ -357,7 +357,7 @@ _PROGRAM_ROWS: Final = {
 }  # fmt: skip
 PROGRAM: Final = Machine("the program of a type", ProgramState, ProgramEvent, _PROGRAM_ROWS)
 
-# ---- the link to a host over SSH, as the supervisor sees it; moved by drivers/ssh_process.py
+# ---- the link to a host over SSH, as the supervisor sees it; moved by drivers/ssh_supervisor.py
 #
 # One SSH process serves each host. It connects, and connects again after a back-off of its own, as long as it runs. It
 # is killed when it leaves four pings unanswered, one every 5 s. When it dies its connections are closed, all agents

@@ -33,10 +33,10 @@ from scheduler.model.states import (
     TERMINAL,
     check_move,
 )
-from scheduler.policy import programs
+from scheduler.policy import program_rollout
 from scheduler.policy.conditions import AGENT, OURS
 from scheduler.policy.job import Job, Verdict
-from scheduler.policy.job_query import JobQuery, KeyProgress
+from scheduler.policy.query_progress import JobQuery, KeyProgress
 from scheduler.policy.quotas import BLOCKED_BY
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
@@ -69,7 +69,7 @@ def finish(state: State, slot: Slot, job: Job, now: float) -> None:
     if slot.blocked is None and slot.failed is None:
         job.item_succeeded(slot.item, slot.counted, slot.where, seconds)
         if slot.record is not None:
-            programs.item_done(state, slot, seconds, now)
+            program_rollout.item_done(state, slot, seconds, now)
     else:
         job.item_ended(slot.where, seconds)
         if slot.blocked is not None:
@@ -104,10 +104,10 @@ def fail_item(state: State, slot: Slot, job: Job, reason: str, now: float, *, fi
     """Fail the item in hand; unless that is final it gets a second try."""
     item = slot.item
     assert item is not None
-    if slot.record is not None and programs.item_failed(state, slot, now) and job.verdict is None:
-        state.log(slot, "WARNING", f"{reason}; {programs.TRIED_AGAIN}")
+    if slot.record is not None and program_rollout.item_failed(state, slot, now) and job.verdict is None:
+        state.log(slot, "WARNING", f"{reason}; {program_rollout.TRIED_AGAIN}")
         if job.query is None:
-            job.set_verdict(Verdict(GIVEN_BACK, programs.TRIED_AGAIN))
+            job.set_verdict(Verdict(GIVEN_BACK, program_rollout.TRIED_AGAIN))
         else:
             spared = not slot.is_second_try or item.number in job.query.spared
             _try_again(state, slot, job, job.query, item, spared=spared)
@@ -303,7 +303,7 @@ def end_late_jobs(state: State, now: float) -> None:
     """Fail the jobs that have run longer than they may."""
     for job in state.take_late_jobs(now):
         if job.verdict is None:
-            programs.job_late(state, job, now)
+            program_rollout.job_late(state, job, now)
             fail_job(state, job, f"timeout: ran longer than {job.rules.timeout:g} s", now)
 
 

@@ -24,7 +24,7 @@ from scheduler.policy import (
     handover,
     intake,
     processes,
-    programs,
+    program_rollout,
     queue_answers,
     reload,
     report,
@@ -185,7 +185,7 @@ class Core:
                     if pool.unread:
                         intake.try_alone(state, pool, now)
                     if pool.canary is not None and pool.canary.is_on_trial and not state.draining:
-                        programs.begin_trial(state, pool, pool.canary, now)
+                        program_rollout.begin_trial(state, pool, pool.canary, now)
                     waiting = intake.open_expansions(state, pool) if pool.query_jobs else None
                     dispatch(state, pool, waiting, now)
         if state.draining:
@@ -284,7 +284,7 @@ class Core:
     def set_program(self, name: str, wanted: ProgramEvent, now: float) -> tuple[bool, str]:
         """Try, promote or roll back the new program of a type; return whether that was done, and a text."""
         self.state.set_may_claim(True)
-        return programs.command(self.state, name, wanted, now)
+        return program_rollout.command(self.state, name, wanted, now)
 
     def cleared_conditions(self) -> list[str]:
         """Return the conditions whose check is due now: quotas with room, and hosts and types that can start again.
@@ -354,8 +354,8 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
     e.HostDown: processes.host_down,
     e.Clogged: processes.clogged,
     e.Unclogged: processes.unclogged,
-    e.Replaced: programs.replaced,
-    e.ProgramFound: programs.found,
+    e.Replaced: program_rollout.replaced,
+    e.ProgramFound: program_rollout.found,
     e.StatementAnswered: processes.statement_answered,
     e.Opened: intake.opened,
     e.Fetched: intake.fetched,

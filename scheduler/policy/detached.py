@@ -1,8 +1,8 @@
-"""Detached jobs: begun once their row says where, adopted by (job, attempt), let go where others would be killed.
+"""Decides about detached jobs: when one begins, which are adopted, and which are left alone when others are killed.
 
-A detached job is an exec agent's whose command runs under a keeper of its host (drivers/keeper.py). The process of its
-slot is only attached to it: that this process is gone says nothing of the job, unless it says so itself. Then the job
-is forgotten, and adopted like that of a dead daemon: its row still says running, and where.
+A detached job is an exec agent's whose command runs under a keeper of its host (drivers/keeper_scripts.py). The process
+of its slot is only attached to it: that this process is gone says nothing of the job, unless it says so itself. Then
+the job is forgotten, and adopted like that of a dead daemon: its row still says running, and where.
 """
 
 from dataclasses import replace
@@ -13,8 +13,8 @@ from scheduler.model.events import Adopted, FindDetached, Gone, Keeper, NotCreat
 from scheduler.model.protocol import Item
 from scheduler.policy import completion
 from scheduler.policy.deadlines import RECORD
+from scheduler.policy.detached_state import REMOTE_SPOOL
 from scheduler.policy.job import Job, Pool, Verdict
-from scheduler.policy.keepers import REMOTE_SPOOL
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 

@@ -29,7 +29,7 @@ from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Spawn
 from scheduler.model.protocol import Item, fill_template
 from scheduler.model.states import DIE, FED, KEEP, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
-from scheduler.policy import detached, programs
+from scheduler.policy import detached, program_rollout
 from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import GIVEN_BACK, conclude_if_over
 from scheduler.policy.deadlines import ROOM
@@ -414,7 +414,7 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
     pool, host = slot.pool, slot.host
     if host.kept_for is pool:
         host.keep_for_none()
-    program = programs.begin_process(state, slot, cause.pk, now)
+    program = program_rollout.begin_process(state, slot, cause.pk, now)
     if not pool.is_exec:
         state.emit(Spawn(slot.number, slot.serial, pool.name, host.name, program=program))
         return

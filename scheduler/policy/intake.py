@@ -37,7 +37,7 @@ from scheduler.policy.completion import (
 )
 from scheduler.policy.dispatch import enqueue
 from scheduler.policy.job import TRIED_ALONE, Job, Pool, Verdict
-from scheduler.policy.job_query import IN_PROGRESS, JobQuery
+from scheduler.policy.query_progress import IN_PROGRESS, JobQuery
 from scheduler.policy.rates import short_value
 from scheduler.policy.serving import give_back_unbegun, missing_for
 from scheduler.policy.state import MissingConnection, State

@@ -17,14 +17,14 @@ from scheduler.model import events as e
 from scheduler.model import states as s
 from scheduler.model.counters import DIED, SPAWNED
 from scheduler.model.queue_requests import OutputRow
-from scheduler.policy import agent_replies, completion, detached, programs, serving
+from scheduler.policy import agent_replies, completion, detached, program_rollout, serving
 from scheduler.policy.capacity import HostState
 from scheduler.policy.conditions import AGENT
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
 from scheduler.policy.dispatch import recall_prefetched
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.output import Piece
-from scheduler.policy.programs import thaw_pool
+from scheduler.policy.program_rollout import thaw_pool
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 from scheduler.policy.unstartable_jobs import BLOCK
@@ -73,7 +73,7 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
     elif slot.job is not None:
         slot.job.exited(event.code if slot.wanted is not s.DIE else None, None)
         if slot.record is not None and not event.is_items_fault and slot.wanted is not s.DIE:
-            programs.start_failed(state, slot, event.reason, now)
+            program_rollout.start_failed(state, slot, event.reason, now)
         if slot.pool.kind.on_start_failure == BLOCK and not (event.is_items_fault or slot.wanted is s.DIE):
             completion.block_job(state, slot, slot.job, f"{AGENT}{slot.pool.name} {event.reason}")
         else:
@@ -199,7 +199,7 @@ def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:
     """Free the slot; when that leaves its type without a usable one, its untouched jobs go back to the queue."""
     recall_prefetched(state, slot, now)
     if slot.record is not None:
-        programs.process_ended(state, slot, event, now)
+        program_rollout.process_ended(state, slot, event, now)
     slot.process_ended(event, state.timers, now)
     pool = slot.pool
     if slot.state == s.ST_FAIL and all(other.state == s.ST_FAIL for other in pool.slots):

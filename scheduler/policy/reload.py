@@ -17,13 +17,13 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.protocol import Item
 from scheduler.model.states import BLOCKED, NEVER
-from scheduler.policy import completion, detached, processes, programs, serving
+from scheduler.policy import completion, detached, processes, program_rollout, serving
 from scheduler.policy.capacity import QueueState
 from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import enqueue, stop_starving
 from scheduler.policy.job import Job, Pool, Verdict
 from scheduler.policy.pool import DISABLED
-from scheduler.policy.programs import thaw_pool
+from scheduler.policy.program_rollout import thaw_pool
 from scheduler.policy.rates import RateLimit, Rates
 from scheduler.policy.run_queue import Placement
 from scheduler.policy.slots import Slot, timeouts_of
@@ -183,7 +183,7 @@ def _dismiss_old_processes(state: State, pool: Pool, before: AgentType, old: Con
     for slot in pool.slots:
         if is_other or slot.host.name in moved:
             slot.dismiss("its configuration has changed", now)
-    programs.reconfigured(state, pool, is_other_command=is_other, now=now)
+    program_rollout.reconfigured(state, pool, is_other_command=is_other, now=now)
 
 
 def _fit_slots(state: State, pool: Pool, hosts: Sequence[str], now: float) -> None:
@@ -254,7 +254,7 @@ def _follow_tables(state: State, event: e.TablesRead, now: float) -> None:
     for row in event.types:
         if row["type"] in state.config.agents:
             _enable(state, state.pools[row["type"]], row["enabled"], now)
-            programs.know(state, state.pools[row["type"]], row.get("trial"), now)
+            program_rollout.know(state, state.pools[row["type"]], row.get("trial"), now)
     state.wake_all()
 
 

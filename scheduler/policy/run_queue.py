@@ -20,7 +20,7 @@ from itertools import chain, groupby, pairwise
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from scheduler.model.config import Host
-from scheduler.model.priority_patterns import EVERY
+from scheduler.model.priority_ranges import EVERY
 from scheduler.model.protocol import Item
 from scheduler.model.queue_requests import ClaimRequest, Letters
 

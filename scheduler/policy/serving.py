@@ -24,7 +24,7 @@ from scheduler.model import events as e
 from scheduler.model.config import Scheduler
 from scheduler.model.events import ConnectionKind, ConnectionsChanged, no_connection
 from scheduler.model.states import LEASE, NEVER, ST_PREP, ST_READY, ST_SPAWNED, LeaseEvent, LeaseState
-from scheduler.policy import completion, programs
+from scheduler.policy import completion, program_rollout
 from scheduler.policy.completion import NOT_BEGUN
 from scheduler.policy.dispatch import stop_starving
 from scheduler.policy.job import Job, Pool, Verdict
@@ -285,7 +285,7 @@ def disowned(state: State, event: e.LeaseLost, now: float) -> None:
     for slot in state.slots.all:
         slot.kill("the group has another owner", now)
     state.replace_outbox()
-    programs.forget_known(state)
+    program_rollout.forget_known(state)
 
 
 def drain(state: State, event: e.Drain, now: float) -> None:

@@ -20,8 +20,8 @@ from scheduler.model.states import NEVER, QueryEvent, QueryState
 from scheduler.policy.capacity import HostState, QueueState
 from scheduler.policy.claims import Claims
 from scheduler.policy.deadlines import LEASE, MARK, RATES, STARTS, TIME_LIMITS, Deadlines
+from scheduler.policy.detached_state import Keepers
 from scheduler.policy.job import Job, Pool
-from scheduler.policy.keepers import Keepers
 from scheduler.policy.outbox import Outbox
 from scheduler.policy.output import Capture
 from scheduler.policy.quotas import Quotas

@@ -19,8 +19,8 @@ from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import SEE_RESULT, CommandError, Verb, parse
 from scheduler.web import job_filter, offered_verbs
 from scheduler.web.database_sessions import writing
-from scheduler.web.endpoints import Form, last, session_of
 from scheduler.web.pages import Page
+from scheduler.web.request_handling import Form, last, session_of
 from scheduler.web.sign_in import Person
 
 MOST: Final = 5000  # commands at once

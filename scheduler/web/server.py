@@ -34,7 +34,8 @@ from scheduler.errors import DroverError
 from scheduler.model.config import Config
 from scheduler.web import actions, pages, sign_in
 from scheduler.web.database_sessions import Login
-from scheduler.web.endpoints import (
+from scheduler.web.live_updates import Changes
+from scheduler.web.request_handling import (
     SignInNeededError,
     ask_to_sign_in,
     changes,
@@ -44,7 +45,6 @@ from scheduler.web.endpoints import (
     submitted,
     with_token,
 )
-from scheduler.web.live_updates import Changes
 from scheduler.web.sign_in import People
 from scheduler.web.templating import STATIC, environment
 

@@ -20,8 +20,8 @@ from starlette.responses import RedirectResponse, Response
 
 from scheduler.errors import ConfigError, DroverError
 from scheduler.web.database_sessions import Login, asks_for_password
-from scheduler.web.endpoints import COOKIE, Form, identify, last, render
 from scheduler.web.pages import Page
+from scheduler.web.request_handling import COOKIE, Form, identify, last, render
 
 IDLE_S: Final = 8 * 3600.0
 MOST: Final = 1000  # people who have signed in

@@ -13,8 +13,8 @@ import psycopg
 from psycopg import pq, sql
 
 from scheduler.daemon.connections import PLANS, watch_settings
-from scheduler.drivers.job_queries import DECLARE
 from scheduler.drivers.loop import Loop
+from scheduler.drivers.query_cursors import DECLARE
 from scheduler.drivers.queue import QueueConnection, settings
 from scheduler.drivers.sql import Answer, Query, Rows, encode, load, read_failure, read_rows
 from scheduler.model import events as e

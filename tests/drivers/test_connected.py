@@ -4,7 +4,7 @@ from threading import Timer
 
 import psycopg
 
-from scheduler.database.connected import connected
+from scheduler.database.scoped_connection import connected
 from tests.connection_tools import member
 
 SESSIONS = 100

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from scheduler.cli.options import COMMANDS
+from scheduler.cli.command_table import COMMANDS
 from scheduler.cli.parser import parse
 from scheduler.database import migrate
 from scheduler.model.queue_filters import parse_filter

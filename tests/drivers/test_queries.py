@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.drivers.job_queries import FIRST_ROWS, JobQueries
 from scheduler.drivers.loop import Loop
+from scheduler.drivers.query_cursors import FIRST_ROWS, JobQueries
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import ConnectionsChanged, Event, Fetched, NotExpanded, Opened
 from scheduler.model.sql_text import cursor_query

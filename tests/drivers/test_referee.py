@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.cli.agent_process import AgentProcess, config_of, process_spec
 from scheduler.cli.output import Finding
-from scheduler.cli.referee import Limits, Referee, hostile_items
+from scheduler.cli.protocol_check import Limits, Referee, hostile_items
 from scheduler.errors import ConfigError
 
 LONG = 60.0  # nothing that a test waits for takes so long

@@ -8,8 +8,8 @@ import pytest
 
 from scheduler.cli.agent_kit import LANGUAGES, new_agent
 from scheduler.cli.agent_process import config_of, process_spec
-from scheduler.cli.options import LANGUAGES as IN_OPTIONS
-from scheduler.cli.referee import Referee
+from scheduler.cli.command_table import LANGUAGES as IN_OPTIONS
+from scheduler.cli.protocol_check import Referee
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 from tests.agent_tools import Agent, record

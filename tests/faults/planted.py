@@ -151,7 +151,7 @@ FAULTS: Final = (
     ),
     _fault(
         "deaths_of_an_ssh_process_are_never_reset",
-        "scheduler/drivers/ssh_process.py",
+        "scheduler/drivers/ssh_supervisor.py",
         "            self._deaths = 0\n",
         "            pass\n",
         "ssh/test_connections.py::test_back_off_of_the_ssh_process_doubles_until_one_has_lasted",

@@ -16,7 +16,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
-from scheduler.daemon import kept_agents
+from scheduler.daemon import fd_store_handover
 from scheduler.package_data import etc_dir
 from tests.integration.daemon import BASE, RUN, agent
 from tests.integration.puppets import Meeting, puppet, settings
@@ -214,7 +214,7 @@ def test_a_crash_under_systemd_keeps_an_idle_agent_and_kills_a_busy_one(machine:
     machine.wait(idle)
     # five of the agent, the page and the lifeline; a look later the agent is marked
     machine.until(lambda: machine.show("NFileDescriptorStore") == "7", "the agent is not stored")
-    marked = time.monotonic() + 2 * kept_agents.LOOK_S
+    marked = time.monotonic() + 2 * fd_store_handover.LOOK_S
     machine.until(lambda: time.monotonic() > marked, "time stands still")
     machine.systemctl("kill", "--kill-whom=main", "--signal=SIGKILL", "drover.service")
     machine.said("which had nothing in hand: puppet")

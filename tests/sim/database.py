@@ -53,7 +53,7 @@ from scheduler.policy.conditions import (
     wait_before,
 )
 from scheduler.policy.job import TRIED_ALONE
-from scheduler.policy.job_query import IN_PROGRESS
+from scheduler.policy.query_progress import IN_PROGRESS
 from scheduler.policy.unstartable_jobs import StartFailure
 from tests.sim.broken import Broken
 

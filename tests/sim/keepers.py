@@ -1,8 +1,8 @@
 """Fake hosts that keep detached jobs: their spools, commands that outlive daemons, and processes attached to them.
 
-What drivers/keeper.py does with scripts on a host is here an object a spool: an entry is closed or has a command; a
-start comes late or never, a later attempt ends an earlier one, and an attach script of an earlier turn passes nothing
-on. Commands live in fake time, whatever becomes of daemons.
+What drivers/keeper_scripts.py does with scripts on a host is here an object a spool: an entry is closed or has a
+command; a start comes late or never, a later attempt ends an earlier one, and an attach script of an earlier turn
+passes nothing on. Commands live in fake time, whatever becomes of daemons.
 """
 
 from collections.abc import Callable

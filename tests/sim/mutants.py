@@ -44,7 +44,7 @@ def _one(name: str, caught_by: str, module: str, old: str, new: str, *often: str
 _POLICY: Final = "scheduler.policy."
 
 MUTANTS: Final = (
-    _one("no_throttle_wake_up", "everything_ends reload_frees_what_failed", _POLICY + "programs",
+    _one("no_throttle_wake_up", "everything_ends reload_frees_what_failed", _POLICY + "program_rollout",
          "        pool.unblock()\n", "        pass\n"),
     _one("throttle_never_closes", "respawns_are_limited", _POLICY + "slots",
          "[self] if len(self.starts) > timers.respawn_count else []", "[]"),
@@ -95,7 +95,7 @@ MUTANTS: Final = (
          _POLICY + "capacity", "(self.urgent if urgent else 0)", "self.urgent"),
     _one("drain_starts_work", "drain_starts_nothing", _POLICY + "intake",
          "not state.is_assigning or state.draining or", "not state.is_assigning or", "drain_daemon"),
-    _one("watermark_beyond_undone_items", "done_means_worked", _POLICY + "job_query",
+    _one("watermark_beyond_undone_items", "done_means_worked", _POLICY + "query_progress",
          "if first == self._next:", "if first >= self._next:"),
     _one("room_costs_work", "room_costs_no_work", _POLICY + "dispatch",
          "room.victim.kill(f",
@@ -208,11 +208,11 @@ MUTANTS: Final = (
          "bisect_right(self._bounds, priority)", "bisect_right(self._bounds, priority[:1])"),
     _one("doors_of_before_a_reload", "lanes_are_right has_future", _POLICY + "reload",
          "        _sort_lanes(state, pool)\n", "        pass\n", "reload"),
-    _one("worse_program_is_followed", "worse_programs_are_not_followed", _POLICY + "canary",
+    _one("worse_program_is_followed", "worse_programs_are_not_followed", _POLICY + "canary_verdict",
          "    if new.failed > failures_allowed(old, most):\n        return Judgement.FAILS\n", ""),
-    _one("failures_of_a_new_program_do_not_count", "worse_programs_are_not_followed", _POLICY + "programs",
+    _one("failures_of_a_new_program_do_not_count", "worse_programs_are_not_followed", _POLICY + "program_rollout",
          "    if not slot.is_second_try:\n        record.item_failed()\n", ""),
-    _one("new_program_in_all_slots", "new_programs_have_one_slot", _POLICY + "programs",
+    _one("new_program_in_all_slots", "new_programs_have_one_slot", _POLICY + "program_rollout",
          "if canary.is_on_trial and canary.slot is None and canary.new is not None:",
          "if canary.is_on_trial and canary.new is not None:"),
     _one("lost_attachment_is_an_interruption", "everything_ends commands_are_alone ends_are_those_of_commands",

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.ssh_process import LONG_LIFE_S, SshProcess
 from scheduler.drivers.ssh_protocol import Ended, LinkDown, LinkUp, Lost, NotStarted, Start, Started
+from scheduler.drivers.ssh_supervisor import LONG_LIFE_S, SshProcess
 from tests.agent_tools import is_gone, watch
 from tests.loop_tools import turn_until
 from tests.ssh.conftest import Join, Serve

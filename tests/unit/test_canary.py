@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scheduler.errors import BugError
 from scheduler.model.states import PROGRAM, ProgramEvent, ProgramState
-from scheduler.policy.canary import HISTORY, Canary, Judgement, Record, compared, failures_allowed, judge
+from scheduler.policy.canary_verdict import HISTORY, Canary, Judgement, Record, compared, failures_allowed, judge
 
 MOST = 20
 COUNTS = st.tuples(st.integers(0, 200), st.integers(0, 200)).map(lambda pair: (min(pair), max(pair)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cli.options import COMMANDS
+from scheduler.cli.command_table import COMMANDS
 from scheduler.cli.parser import command_parser
 from tests.needs import need
 

@@ -9,7 +9,7 @@ from math import inf
 
 import pytest
 
-from scheduler.cli.options import COMMANDS, EXAMPLES
+from scheduler.cli.command_table import COMMANDS, EXAMPLES
 from scheduler.cli.parser import following, parse
 
 

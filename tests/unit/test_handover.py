@@ -11,7 +11,7 @@ from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.model.states import ST_READY, ST_RUNNING, QueryState
 from scheduler.policy.core import Core
 from scheduler.policy.handover import VERSION, UnreadableError
-from scheduler.policy.job_query import KeyProgress
+from scheduler.policy.query_progress import KeyProgress
 from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn
 
 RECORDED = Path(__file__).with_name("handover_1.json")  # by version 1, of `busy_core`

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.model.config import AgentType, Host
 from scheduler.model.events import Woken
-from scheduler.model.priority_patterns import LETTERS
+from scheduler.model.priority_ranges import LETTERS
 from scheduler.model.queue_requests import ClaimRequest
 from scheduler.policy.core import Core
 from scheduler.policy.run_queue import HostFilters

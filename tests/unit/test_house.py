@@ -74,11 +74,11 @@ CONCERNS = {
     r"psycopg(?!\.conninfo)": ("drivers/libpq.py", "drivers/postgres.py", "drivers/sql.py"),
     r"select\.epoll\(": ("drivers/loop.py",),  # read and select
     r"\bsocket\.socket\(": (
-        "daemon/inheritance.py",  # the lifeline of a warden
+        "daemon/fd_store_recovery.py",  # the lifeline of a warden
         "daemon/log.py",  # systemd's, which are written only
         "daemon/warden.py",
         "drivers/fd_store.py", "drivers/service_manager.py",
-        "drivers/ssh_process.py",  # that of a process which a program before us started
+        "drivers/ssh_supervisor.py",  # that of a process which a program before us started
     ),
     r"\bsubprocess\.Popen\(": ("daemon/upgrade.py", "daemon/warden.py", "drivers/libpq.py"),
     r"\bos\.posix_spawn\(": ("drivers/system.py",),

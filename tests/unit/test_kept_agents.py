@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from scheduler.daemon import warden
-from scheduler.daemon.daemon_state import renumbered
-from scheduler.daemon.kept_agents import PAGE_BYTES, AgentDescription, SharedPage, read_description, start_digest
+from scheduler.daemon.fd_store_handover import PAGE_BYTES, AgentDescription, SharedPage, read_description, start_digest
+from scheduler.daemon.handover_document import renumbered
 from scheduler.daemon.warden import Warden, began_after, belongs_to, own_group
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.pipes import Outputs, Pipes

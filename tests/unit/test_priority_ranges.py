@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.priority_patterns import EVERY, LETTERS, MOST_RANGES, TooComplexError, ranges_matching
+from scheduler.model.priority_ranges import EVERY, LETTERS, MOST_RANGES, TooComplexError, ranges_matching
 
 PARTS = [
     "a",

@@ -10,7 +10,7 @@ from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.states import ProgramEvent, ProgramState
-from scheduler.policy.canary import Canary
+from scheduler.policy.canary_verdict import Canary
 from tests.core_tools import TABLES, answer_to, claim, make_core, turned
 
 OLD, NEW, NEWER = "old", "new", "newer"

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.sql_text import cursor_query
-from scheduler.policy.job_query import KeyProgress
+from scheduler.policy.query_progress import KeyProgress
 
 ORDERS = st.integers(0, 30).flatmap(lambda count: st.tuples(st.permutations(range(count)), st.integers(0, count)))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cli.options import COMMANDS
+from scheduler.cli.command_table import COMMANDS
 from scheduler.cli.parser import parse
 
 ROOT = Path(__file__).resolve().parents[2]

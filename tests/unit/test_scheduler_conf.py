@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scheduler.cli.scheduler_conf import convert
+from scheduler.cli.import_scheduler_conf import convert
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.config_text import parse
 from scheduler.policy.run_queue import Placement

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from scheduler.drivers.job_queries import CURSOR
+from scheduler.drivers.query_cursors import CURSOR
 from scheduler.errors import BugError
 from scheduler.model import states as s
 from scheduler.model.config import AgentType, Scheduler

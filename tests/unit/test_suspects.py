@@ -19,8 +19,8 @@ from scheduler.model.queue_requests import (
 from scheduler.policy.core import Core
 from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.job import TRIED_ALONE
-from scheduler.policy.job_query import IN_PROGRESS
 from scheduler.policy.outbox import Outbox
+from scheduler.policy.query_progress import IN_PROGRESS
 from tests.core_tools import answer_to, claim, make_core, saved, settle, turn, turned
 
 WANT = ClaimRequest("sha", "default", "", False, 1)

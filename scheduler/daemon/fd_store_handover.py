@@ -1,4 +1,4 @@
-"""What a daemon leaves to the one that systemd starts after it: its agents, in the store of descriptors.
+"""Leaves the agents of this daemon to the one that systemd starts after it, in the store of file descriptors.
 
 At an orderly restart all is left: nothing new is begun, nothing is read any more, what waits is saved, and the state is
 written as for an exec (upgrade.py). A crash leaves no time for that. So once a second the agents of this machine that
@@ -7,7 +7,7 @@ nothing in hand. That is memory that is in the store too: each write to an agent
 (drivers/pipes.py), before the line is written, and only a look at the slots sets it. So a mark that is set is true,
 whenever the daemon dies. An agent without a mark may have anything in hand.
 
-The next daemon reads it: inheritance.py.
+The next daemon reads it: fd_store_recovery.py.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scheduler.daemon import exec_handover
-from scheduler.daemon.daemon_state import DaemonState
+from scheduler.daemon.handover_document import DaemonState
 from scheduler.daemon.log import log_line
 from scheduler.daemon.warden import LINE, Warden
 from scheduler.drivers.fd_store import SETTLE_S, FdStore, inode_of

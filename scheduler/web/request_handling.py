@@ -1,4 +1,4 @@
-"""How a request becomes an answer: who asks, by which session the database is read, and what becomes of errors.
+"""Handles requests: finds who asks and which session reads the database for them, and turns errors into pages.
 
 A form is read only as far as one of ours can be long, and carries the token of the person who has signed in; the guard
 has checked before that it comes from one of our pages.

@@ -1,4 +1,4 @@
-"""How a daemon begins with what the one before it has left to the service manager (kept_agents.py), or kills it.
+"""Takes over the agents that the daemon before left in the store of systemd (fd_store_handover.py), or kills them.
 
 What was left at an orderly restart is a state as for an exec, and all descriptors of it, under other numbers: the
 daemon goes on as after an exec (exec_handover.py). What a crash left are agents: those that had nothing in hand go on
@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduler.daemon import exec_handover, warden
-from scheduler.daemon.daemon_state import renumbered
 from scheduler.daemon.exec_handover import LEFT, Takeover
-from scheduler.daemon.kept_agents import (
+from scheduler.daemon.fd_store_handover import (
     PAGE,
     STATE,
     AgentDescription,
@@ -28,6 +27,7 @@ from scheduler.daemon.kept_agents import (
     read_description,
     start_digest,
 )
+from scheduler.daemon.handover_document import renumbered
 from scheduler.daemon.log import log_line
 from scheduler.daemon.warden import LINE, Warden
 from scheduler.drivers.fd_store import SETTLE_S, FdStore, Stored, inode_of, pop_stored

@@ -1,9 +1,10 @@
 """Decides what is done when the program of an agent type is replaced, and runs the trial of a new one in one slot.
 
 Without canary agents all agents of a replaced program are dismissed, and the next ones start the new one. With them
-(`canary` of the type) one process at most runs the new program; what it does with its items is compared (canary.py).
-All others run the program in use: those that run already are left alone, those that are started are started from its
-copy. The process of a trial gets no lines ahead, so that each item is seen as it ends, and none is taken from it.
+(`canary` of the type) one process at most runs the new program; what it does with its items is compared
+(canary_verdict.py). All others run the program in use: those that run already are left alone, those that are started
+are started from its copy. The process of a trial gets no lines ahead, so that each item is seen as it ends, and none is
+taken from it.
 
 The item with which a new program turns out worse, and one that it has in hand then and fails, is not lost to it: a
 one-parameter job goes back to the queue at no cost, a row of a query gets one more try that counts as its first.
@@ -17,7 +18,7 @@ from typing import Any, Final
 from scheduler.model import events as e
 from scheduler.model import states as s
 from scheduler.model.states import ProgramEvent, ProgramState
-from scheduler.policy.canary import BY_COMMAND, Canary, Judgement
+from scheduler.policy.canary_verdict import BY_COMMAND, Canary, Judgement
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State

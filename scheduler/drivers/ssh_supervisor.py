@@ -1,4 +1,4 @@
-"""The SSH process of one host: it is started, sent requests, and started again when it dies, later each time.
+"""Supervises the SSH process of one host: starts it, sends it requests, and starts it again with back-off when it dies.
 
 Its reports (ssh_protocol.py) are passed on. A process that dies takes the connections with it, so its agents die. What
 the process and its link are is one state of the table HOST_LINK (model/states.py).

@@ -1,6 +1,6 @@
 """Decides whether a new program of an agent type does worse than the one in use, by the items that both have tried.
 
-It knows no slots and no jobs: programs.py runs the trial.
+It knows no slots and no jobs: program_rollout.py runs the trial.
 
 A record has one entry for each item that a program tried: the seconds of one that was done, or that it failed. The
 record of the program in use goes back HISTORY times as far as a trial lasts.
