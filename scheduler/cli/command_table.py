@@ -328,7 +328,7 @@ COMMANDS: Final[dict[str, Command]] = {
         argument("--port N", "listen on this port; default 9834", type=number(0, 65535), default=9834),
         argument("--textfile FILE", "write them into this file, once, and exit; - is standard output"),
     )),
-    "import-scheduler-conf": Command("scheduler_conf.convert_files", "write the TOML of an old Scheduler.conf", (
+    "import-scheduler-conf": Command("import_scheduler_conf.convert_files", "write the TOML of an old Scheduler.conf", (
         argument("files FILE", "a Scheduler.conf, and the Hosts.conf that goes with it", nargs="+"),
         argument("-o FILE", "write the configuration into this file; default: standard output", dest="output"),
         argument("--placements FILE", "write the host ranges into this file, as SQL; default: as comments"),

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from argparse import Namespace
+from importlib import import_module
 from math import inf
 
 import pytest
@@ -15,6 +16,12 @@ from scheduler.cli.parser import following, parse
 
 def parsed(line: str) -> Namespace:
     return parse(line.split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_the_function_that_its_entry_names(name: str) -> None:
+    module, _, function = COMMANDS[name].function.partition(".")
+    assert callable(getattr(import_module(f"scheduler.cli.{module}"), function))
 
 
 @pytest.mark.parametrize(
