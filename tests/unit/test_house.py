@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -15,8 +16,14 @@ OTHERS = {"embedded_server.py", "ssh", "web", "metrics"}  # guardian of the data
 DAEMON = [path for path in SOURCES if not OTHERS & {path.name, path.parent.name}]
 
 
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def _imports(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text())
+    tree = _tree(path)
     plain = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     return plain | {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 
@@ -31,7 +38,7 @@ def test_names_that_tests_import_from_the_product_exist() -> None:
     """Without this a name that was changed is noticed by the slow tests alone."""
     missing = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_tree(path)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("scheduler"):
                 module = import_module(node.module or "")
                 there = {*dir(module), *(each.name for each in iter_modules(getattr(module, "__path__", ())))}
@@ -51,7 +58,7 @@ def test_compiled_modules_have_no_constant_tuple_of_floats_alone() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}: annotate it, as Final[tuple[float, ...]]"
         for pattern in hook["custom"]["modules"]
         for path in sorted(ROOT.glob(pattern))
-        for node in ast.parse(path.read_text()).body
+        for node in _tree(path).body
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "Final"
         if isinstance(node.value, ast.Tuple)
         and all(isinstance(part, ast.Constant) and isinstance(part.value, float) for part in node.value.elts)
@@ -114,9 +121,10 @@ def test_each_state_machine_has_one_writer(what: str) -> None:
     assert writers == ([] if WRITERS[what] is None else [WRITERS[what]])
 
 
+@cache
 def _assigned(path: Path) -> set[str]:
     """Return all attributes that a file assigns to, as they are written."""
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+    nodes = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.Attribute)]
     return {ast.unparse(node) for node in nodes if isinstance(node.ctx, ast.Store)}
 
 
@@ -131,7 +139,7 @@ def test_product_does_not_mention_planted_faults() -> None:
 
 def _variables(path: Path) -> set[str]:
     """Return the names that are looked up in the environment, as texts or as constants of the file."""
-    tree = ast.parse(path.read_text())
+    tree = _tree(path)
     constants = {
         ast.unparse(target): node.value.value
         for node in tree.body
@@ -155,9 +163,10 @@ def _key_of_environment(node: ast.AST) -> ast.expr | None:
     return key if re.search(r"\benviron", ast.unparse(owner)) else None
 
 
+@cache
 def _code(path: Path) -> list[str]:
     """Return each statement of a file as one line of code, without comments, texts of annotations and docstrings."""
-    tree = ast.parse(path.read_text())
+    tree = _tree(path)
     return [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call | ast.Import | ast.ImportFrom)]
 
 
