@@ -46,10 +46,16 @@ COMMAND_TYPE: Final = "command"
 def list_jobs(options: Namespace, config: Config) -> int:
     """Print the newest jobs that are asked for, and say so if there are more; --watch does so until Ctrl-C."""
     with connect(config) as session:
+        expect_many_jobs(session)
         if options.watch:
             redraw(session, partial(_list, session, options))
         _list(session, options)
     return 0
+
+
+def expect_many_jobs(session: Session) -> None:
+    """Have the server plan for many jobs: it expects few while it has not analysed a queue that grew."""
+    session.run("expect_many_rows")
 
 
 def _list(session: Session, options: Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Wake-ups by NOTIFY: as many of each channel as its rate allows, and polling while none arrives.
+"""Limits how often notifications wake the daemon, by channel; probes whether they arrive, and polls while they do not.
 
 NOTIFY is unrestricted, and each wake-up asks the database something, so each channel is rate-limited: BURST at once,
 and one every `gap_s` seconds in the long run; what comes sooner waits and becomes one. A wake-up that led to something

@@ -1,4 +1,4 @@
-"""A database connection for one block: when the block has ended, the server counts the session no more."""
+"""A connection for one block, which waits at its end until the server has ended the session too."""
 
 import os
 from collections.abc import Iterator

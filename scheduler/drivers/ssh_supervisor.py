@@ -254,10 +254,10 @@ class SshProcess:
         self._deaths = min(self._deaths + 1, MAX_DOUBLINGS)
         self._restart_at = self._loop.now + delay
         self._fire(event, delay, self._start_process)
+        if self._state is LinkState.WAITING:
+            self._report(ssh.LinkDown(why, delay))  # first: a start that fails on a host that is up counts as a death
         for id, is_started in list(self._is_started.items()):
             self._end(ssh.Lost(id, why) if is_started else ssh.NotStarted(id, why, is_lost=True))
-        if self._state is LinkState.WAITING:  # else the end of the last agent has closed it
-            self._report(ssh.LinkDown(why, delay))
 
     # ---- requests and reports
 

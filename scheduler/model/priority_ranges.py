@@ -1,4 +1,4 @@
-"""Turns the pattern of priorities that a host takes into ranges of priorities, which a claim finds by an index.
+"""Turns the pattern of priorities that a host takes into ranges, since an index cannot be searched by a pattern.
 
 A pattern is matched from the beginning of a priority. It becomes a machine over the characters of priorities, and what
 it matches is followed character by character until every longer priority is decided. A pattern that leaves too many

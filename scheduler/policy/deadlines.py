@@ -1,4 +1,4 @@
-"""Every deadline of the core by name: the instant at which the core is to be called again for it.
+"""The timers of the core by name: when `Core.tick` must run next for each, or NEVER.
 
 What is done when one has come stands in one table of core.py. The deadline of a slot or of a job is its own; here is
 the soonest of all slots and of all jobs.

@@ -1,4 +1,4 @@
-"""Requests that wait to be written to the queue, and the one in flight, which is forgotten only when it is saved.
+"""Decides which request goes to the queue next: ends, saves, logs and output wait here until the database has them.
 
 A request that fails on its data is halved until the culprit is found, which then ends failed with the reason. A claim
 that does so is made again without what the rows hold, which is read afterwards, in halves where it fails again. What

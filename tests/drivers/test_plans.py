@@ -9,6 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from scheduler.cli.jobs import expect_many_jobs
+from scheduler.cli.session import Session
+from scheduler.cli.session import statement as command_statement
 from scheduler.daemon.commands import VERBS_ABOUT
 from scheduler.daemon.connections import PLANS
 from scheduler.drivers.loop import Loop
@@ -25,10 +28,11 @@ from scheduler.model.queue_requests import (
     Save,
     SaveRow,
 )
+from scheduler.model.states import JOB_STATES
 from tests.connection_tools import fetch, take_group
 from tests.counts.meters import buffers
 from tests.counts.queues import OWNER, Real, Straight, queries
-from tests.queue_tools import WANT, end, mark
+from tests.queue_tools import WANT, Desk, end, mark
 
 Plan = dict[str, Any]
 
@@ -193,3 +197,24 @@ def test_view_of_one_job_is_not_worth_compiling(database: str) -> None:
     ((limit,),) = fetch(database, "show jit_above_cost")
     assert "why" in costs
     assert {name: cost for name, cost in costs.items() if cost > float(limit)} == {}
+
+
+# ---- lists of jobs, by commands
+
+
+def test_list_of_jobs_compares_none_with_each_in_hand_though_nothing_was_analysed(desk: Desk, database: str) -> None:
+    """The server expects one job of this type, and would look at all in hand for each that there is."""
+    fetch(database, f"{FILL} returning jq_pk")
+    in_hand = len(desk.claim(WANT._replace(most=200)))
+    with psycopg.connect(database, autocommit=True) as connection:
+        session = Session(connection)
+        expect_many_jobs(session)
+        values = dict.fromkeys(command_statement("list_jobs").names) | {
+            "states": list(JOB_STATES), "types": ["a"], "submitters": ["postgres"], "with_hidden": True,
+            "with_ended_commands": True, "sort": "job",
+        }  # fmt: skip
+        text, parameters = session._permitted("list_jobs", values)
+        explain = b"explain (analyze, format json) " + text
+        ((((plan,)),),) = psycopg.RawCursor(connection).execute(explain, parameters).fetchall()
+    assert in_hand == 200
+    assert _worst(plan["Plan"]) <= 2 * JOBS

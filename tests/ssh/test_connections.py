@@ -228,6 +228,16 @@ def test_lost_connection_loses_its_own_agents_only(host: Host) -> None:
     assert host.all(LinkDown) == []
 
 
+def test_host_is_down_before_agents_are_lost_with_the_ssh_process(host: Host) -> None:
+    """Else a start that is lost would be one that failed on a host that is up, which counts as a death."""
+    host.up()
+    host.sh("exec cat", id=1)
+    kill(host.process.pid or 0)
+    host.until(lambda: host.over(0) and host.over(1))
+    order = [type(report).__name__ for report in host.reports]
+    assert order.index("LinkDown") < order.index("Lost")
+
+
 def test_killed_ssh_process_loses_its_agents_and_another_is_started(host: Host) -> None:
     watched = tree(host.up(script=STUBBORN))
     kill(host.process.pid or 0)
