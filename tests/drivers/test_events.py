@@ -512,6 +512,7 @@ def test_looks_at_some_of_many_targets_come_to_all_t98(login: Login, tenants: li
     assert fetch_all(admin, "select distinct del_sub from drover.delivery where del_state = 'sent'") == [(1,)]
 
 
+@pytest.mark.slow
 def test_a_line_of_many_events_behind_a_dead_receiver_is_read_once_t98(watch: Any, database: str) -> None:
     ready(database)
     insert(database)

@@ -210,6 +210,7 @@ ENDED = "select count(*) from drover.jobqueue where jq_state = 'done'"
 
 
 @pytest.mark.fault("EMFILE: RLIMIT_NOFILE 64")
+@pytest.mark.slow
 def test_a_daemon_out_of_descriptors_goes_on_with_fewer_agents(site: Site) -> None:
     daemon = site.serving(config=site.types("d1", slots=16), prefix=["prlimit", "--nofile=64:64", "--"])
     site.queue(200)

@@ -303,6 +303,7 @@ def test_a_flood_of_commands_delays_no_job(launch: Launch, text: str) -> None:
     daemon.wait(order)
 
 
+@pytest.mark.slow
 def test_a_flood_of_one_front_end_delays_no_operator_and_no_other_front_end(launch: Launch, text: str) -> None:
     daemon = launch(text)
     mine, other = (

@@ -71,6 +71,7 @@ def test_schema_of_another_program_is_refused_and_left_as_it_is_t105(
         assert rows.fetchall() == [("migration",)]
 
 
+@pytest.mark.slow
 def test_two_commands_share_the_embedded_database_and_the_last_one_stops_it(tmp_path: Path, config: Path) -> None:
     need("postgres")
     need("setpriv")

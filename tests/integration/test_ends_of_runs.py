@@ -55,6 +55,7 @@ def test_a_test_run_ended_by_a_signal_leaves_no_process(number: int, workers: st
     assert (left, len(started) > 8) == ([], True)  # guard, pytest, daemon and guardian, agent, database and guardian
 
 
+@pytest.mark.slow
 def test_a_test_run_whose_worker_is_killed_leaves_no_process(tmp_path: Path) -> None:
     need("postgres")
     with waiting_run(tmp_path, "-n1", "--max-worker-restart=0") as run:

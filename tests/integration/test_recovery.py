@@ -329,6 +329,7 @@ def test_failed_tester_fails_the_jobs_where_the_policy_says_so_t90(
     assert daemon.wait(pk, "failed")["jq_endtext"] == text
 
 
+@pytest.mark.slow
 def test_tester_that_nobody_starts_is_cancelled_after_its_time_t11(
     launch: Launch, licensed: Callable[..., str]
 ) -> None:

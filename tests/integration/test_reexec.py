@@ -102,6 +102,7 @@ def test_a_program_that_knows_another_version_of_the_state_only_is_not_executed(
     ends_once(daemon, pk, meeting, agents)
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_at_its_first_turn_hands_back(
     serve: Serve,
     program: Path,
@@ -124,6 +125,7 @@ def reexec_after_repair(daemon: Daemon, program: Path) -> str:
     return reexec(daemon)
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_hands_back_at_its_deadline(
     serve: Serve,
     program: Path,
@@ -220,6 +222,7 @@ def test_rows_of_a_query_without_a_key_travel(launch: Launch, meeting: Meeting) 
     assert (row["jq_attempt"], row["jq_itemsprocessed"], row["jq_itemstotal"]) == (1, 5000, 5000)
 
 
+@pytest.mark.slow
 def test_a_long_query_without_a_key_is_waited_for(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + rows("rows", f'test "$n" != 1 || {{ {meeting.tell("here")}; {meeting.wait}; }}'))
     wide = "select n, repeat('x', 60000) as t from generate_series(1, 400) n"
@@ -319,6 +322,7 @@ def test_a_daemon_that_is_killed_on_its_way_is_rescued_as_ever(launch: Launch, r
         pytest.param("daemon/wiring.py", "        takeover.finish()\n", id="up"),
     ],
 )
+@pytest.mark.slow
 def test_a_daemon_that_is_killed_at_any_point_of_it_is_rescued_as_ever(
     serve: Serve, launch: Launch, program: Path, meeting: Meeting, name: str, line: str
 ) -> None:
@@ -334,6 +338,7 @@ def test_a_daemon_that_is_killed_at_any_point_of_it_is_rescued_as_ever(
     assert other.wait(pk)["jq_attempt"] == 2
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_later_is_a_daemon_that_died(
     serve: Serve, launch: Launch, program: Path, meeting: Meeting
 ) -> None:
@@ -382,6 +387,7 @@ def test_agents_over_ssh_live_through_the_exec(launch: Launch, beta: Server, mee
     assert daemon.stop() == 0
 
 
+@pytest.mark.slow
 def test_an_embedded_server_goes_on(tmp_path: Path) -> None:
     (tmp_path / "drover.toml").write_text(
         '[database]\nurl = "embedded:' + str(tmp_path / "pg") + '"\n' + LOCAL + puppet()

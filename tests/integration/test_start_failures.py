@@ -191,6 +191,7 @@ class Timeline:
         print(f"{time.monotonic() - self._began:6.2f} s  {what}")
 
 
+@pytest.mark.slow
 def test_a_hundred_jobs_wait_out_a_dead_host_in_one_list_and_each_runs_once_t12_t85(
     launch: Launch, beta: Server, record: Path
 ) -> None:

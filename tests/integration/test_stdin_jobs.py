@@ -171,6 +171,7 @@ def test_a_line_in_flight_when_the_connection_breaks_is_one_job_f123(
     assert "stdin:" not in daemon.stderr()
 
 
+@pytest.mark.slow
 def test_lines_run_once_each_while_the_connection_breaks_repeatedly_f123(
     launch: Launch, text: str, record: Path
 ) -> None:
