@@ -1,6 +1,6 @@
-"""What commands print: tables, JSON, findings, messages on stderr, and text made safe for a terminal.
+"""Prints for commands: tables, JSON, findings and messages on stderr.
 
-What others wrote must neither steer a terminal nor forge a line.
+Text that jobs or agents wrote is escaped first, so that it can neither control a terminal nor pass for another line.
 """
 
 import json

@@ -199,7 +199,7 @@ class KeptAgents:
         return self._push()
 
     def _push(self) -> str:
-        """Give the state and all descriptors to the store; return what is wrong, empty if nothing is."""
+        """Write the state and all descriptors to the store; return the error in words, or an empty string."""
         document = self._daemon.document()
         try:
             inodes: dict[str, str] = {}

@@ -44,7 +44,7 @@ ENDS: Final = 3  # pipes of an agent
 
 
 class Inheritance:
-    """What an earlier daemon has left, and which of it continues."""
+    """The agents and the state that an earlier daemon left in the store, of which some continue."""
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
         """Take over what was left, and kill what cannot go on. Errors: OSError, the warden cannot be started."""

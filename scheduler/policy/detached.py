@@ -57,7 +57,7 @@ def _spawn(state: State, slot: Slot, spawn: Spawn) -> None:
 
 
 def withdraw_starts(state: State, now: float) -> list[NotCreated]:
-    """Give back the jobs whose slots were to start a process and are not to any more; return these as not created."""
+    """Cancel starts that are no longer wanted: give back their jobs, and return a NotCreated for each."""
     over = [slot for slot in state.keepers.beginning if slot.wanted is s.DIE or slot.job is None]
     for slot in over:
         del state.keepers.beginning[slot]

@@ -1,6 +1,6 @@
-"""What is done about each answer of the queue connection: rows that were claimed, saved, marked, read, settled or lost.
+"""Handles the answers of the queue connection: rows were claimed, saved, marked, read, settled or lost.
 
-What becomes of claimed rows is in intake.py, and what is sent again in outbox.py.
+intake.py makes jobs of claimed rows; outbox.py decides which requests are sent again.
 """
 
 from collections.abc import Sequence

@@ -218,6 +218,7 @@ def test_keeper_without_a_job_is_told_to_end_c41(launch: Launch, site: Site) -> 
     first.execute(CANCEL, pk)
     second = launch(site.config())
     second.until(lambda: not site.entries())
+    assert second.row(pk)["jq_state"] == "cancelled"
 
 
 def reason(daemon: Daemon, pk: int) -> str:

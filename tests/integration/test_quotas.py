@@ -102,6 +102,7 @@ def test_jobs_over_a_quota_follow_as_others_end_t85_t116_t75(launch: Launch, rol
     set_quota(daemon, name="few", most=2, user="*")
     submit(daemon, roles["anna"], 12, "sleep 0.01")
     daemon.until(lambda: daemon.value(ENDED) == 12)
+    assert states(daemon) == {"done": 12}
 
 
 def test_a_quota_lowered_below_its_use_kills_nothing_and_starts_nothing_t116(
