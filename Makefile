@@ -11,6 +11,9 @@ COMPILED := build/compiled
 # what the Debian package runs on: the Python of Debian
 DEB_PYTHON ?= /usr/bin/python3
 
+# tests start some thousand daemons and commands: each would compile its sources anew
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-all check bench counts faults sim soak dist deb compiled test-compiled format schema clean
 
 $(VENV)/.demo: pyproject.toml

@@ -1,7 +1,7 @@
 """What a real daemon costs: system calls seen from outside, calls in its whole loop seen from inside.
 
-One agent, one line in flight: each item is one turn of the loop, so that nothing depends on what happens to come
-together. The timers are set so that nothing else falls into the measure.
+One agent. Where runs are compared it has one line in flight: each item is one turn of the loop, so that nothing
+depends on what happens to come together. The timers are set so that nothing else falls into the measure.
 """
 
 import subprocess
@@ -37,18 +37,19 @@ LAST: Final = "select max(jq_pk) from drover.jobqueue"
 
 def system_calls(place: Place) -> Figures:
     """System calls for an item, alone and beside IDLE agents, and for a one-parameter job."""
-    items, jobs = _traced(place, idle=0)
-    beside, _ = _traced(place, idle=IDLE)
+    items, jobs = _traced(place)
+    alone, _ = _traced(place, window=1)
+    beside, _ = _traced(place, window=1, idle=IDLE)
     return {
         "system_calls_per_item": sum(items.values()) / ITEMS,
         "sends_per_1000_items": 1000 * items["sendto"] / ITEMS,
-        "system_calls_growth_with_idle_slots": sum(beside.values()) / sum(items.values()),
+        "system_calls_growth_with_idle_slots": sum(beside.values()) / sum(alone.values()),
         "reads_and_writes_per_job": (jobs["read"] + jobs["write"]) / ITEMS,
     }
 
 
-def _traced(place: Place, idle: int) -> tuple[dict[str, int], dict[str, int]]:
-    with place.database() as database, outside.start(_text(idle), database) as daemon:
+def _traced(place: Place, window: int | None = None, idle: int = 0) -> tuple[dict[str, int], dict[str, int]]:
+    with place.database() as database, outside.start(_text(window, idle), database) as daemon:
         for name in ("noop", "other")[: 1 + (idle > 0)]:
             _expand(daemon, name, WARMING)
         pid = daemon.value("select scheduler_pid from drover.scheduler")  # below its guardian
@@ -71,9 +72,10 @@ def _expand(daemon: outside.Daemon, name: str, rows: int) -> None:
     daemon.wait(daemon.insert(jq_type=name, jq_args=ROWS.format(rows), jq_msq=True), timeout=LONG_PATIENCE_S)
 
 
-def _text(idle: int) -> str:
+def _text(window: int | None, idle: int) -> str:
     timers = "".join(f"{name} = {value}\n" for name, value in CALM.items())
-    types = outside.agent("noop", AGENT) + (outside.agent("other", AGENT, slots=idle) if idle else "")
+    types = outside.agent("noop", AGENT, **({"window": window} if window else {}))
+    types += outside.agent("other", AGENT, slots=idle) if idle else ""
     return f'[scheduler]\nlog_level = "info"\n{timers}[hosts.local]\n{types}'
 
 
@@ -103,16 +105,17 @@ def _read(path: Path) -> dict[str, int]:
 
 def whole_loop(place: Place) -> Figures:
     """Calls for an item in the whole daemon, alone and beside IDLE agents."""
-    alone, beside = _run_inside(place, 0), _run_inside(place, IDLE)
+    # As many lines ahead as it gets by its pace, but also where an item has just taken long on a busy machine.
+    items = _run_inside(place, MOST_LINES)
+    alone, beside = _run_inside(place, 1), _run_inside(place, 1, IDLE)
     return {
-        "calls_per_item_of_the_daemon": alone.calls / ITEMS,
+        "calls_per_item_of_the_daemon": items.calls / ITEMS,
         "daemon_growth_with_idle_slots": beside.calls / alone.calls,
     }
 
 
-def _run_inside(place: Place, idle: int) -> Work:
-    # As many lines ahead as it gets by its pace, but also where an item has just taken long on a busy machine.
-    agents = {"noop": AgentType(command=AGENT, window=MOST_LINES)}
+def _run_inside(place: Place, window: int, idle: int = 0) -> Work:
+    agents = {"noop": AgentType(command=AGENT, window=window)}
     if idle:
         agents["other"] = AgentType(command=AGENT, slots=idle)
     config = Config(scheduler=Scheduler(**CALM), hosts={"local": Host()}, agents=agents)
