@@ -18,14 +18,32 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = "scheduler"
 OUTPUT = "compiled"  # in the copy
-# Run in the copy: setuptools compiles there what mypyc has written in C.
+# Run in the copy: setuptools compiles there what mypyc has written in C, which is a file for each module; it would
+# compile one file after the other, and that takes minutes.
 SETUP = f"""
-import sys
+import os, sys
+from concurrent.futures import ThreadPoolExecutor
 from mypyc.build import mypycify
 from setuptools import setup
+from setuptools.command.build_ext import build_ext
+
+class Parallel(build_ext):
+    def build_extensions(self):
+        compile = self.compiler.compile
+        def compile_all(sources, **options):
+            with ThreadPoolExecutor(os.cpu_count()) as threads:
+                return sum(threads.map(lambda source: compile([source], **options), sources), [])
+        self.compiler.compile = compile_all
+        super().build_extensions()
+
 paths = ["--ignore-missing-imports", *sys.argv[1:]]
-extensions = mypycify(paths, opt_level="2", debug_level="0", target_dir="c", group_name="{PACKAGE}.compiled")
-setup(name="scheduler", packages=[], ext_modules=extensions, script_args=["build_ext", "--build-lib", "{OUTPUT}"])
+extensions = mypycify(
+    paths, opt_level="2", debug_level="0", multi_file=True, target_dir="c", group_name="{PACKAGE}.compiled"
+)
+setup(
+    name="scheduler", packages=[], ext_modules=extensions, cmdclass={{"build_ext": Parallel}},
+    script_args=["build_ext", "--build-lib", "{OUTPUT}"],
+)
 """
 
 

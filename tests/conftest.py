@@ -1,4 +1,4 @@
-"""One Postgres for each process that runs tests, a fresh database for each test that asks for one."""
+"""One Postgres for each process that runs tests, a fresh database for each test that asks for one, and its logins."""
 
 import os
 import shutil
@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -15,9 +16,14 @@ from psycopg.conninfo import make_conninfo
 
 from scheduler.database import migrate
 from scheduler.database.embedded import temporary
+from scheduler.drivers.loop import Loop
 from tests import guard
+from tests.connection_tools import OWNER, PATIENT, QUERIES, ask, opened, take_group
 from tests.needs import need
 from tests.progress import Progress
+from tests.queue_tools import Desk
+from tests.role_tools import Login
+from tests.schema_tools import Connection
 
 MEMORY = Path("/dev/shm")
 SERVER = "DROVER_TEST_SERVER"  # the conninfo of a server that is there already, for the tests of a copy
@@ -105,6 +111,60 @@ def empty_database(postgres: str) -> Iterator[str]:
     """Yield the conninfo of a database that has never seen a migration."""
     with _database(postgres, "template0") as (_, conninfo):
         yield conninfo
+
+
+@pytest.fixture
+def queue(database: str) -> Iterator[Connection]:
+    """Yield a connection of the owner that commits each statement."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def login(database_with_roles: str) -> Iterator[Login]:
+    """Yield a function that connects as a role, committing each statement; the empty name is the superuser."""
+    with ExitStack() as stack:
+
+        def connect(role: str) -> Connection:
+            conninfo = make_conninfo(database_with_roles, **({"user": role} if role else {}))
+            return stack.enter_context(psycopg.connect(conninfo, autocommit=True))
+
+        yield connect
+
+
+@pytest.fixture
+def tenants(login: Login) -> Iterator[list[Connection]]:
+    """Yield the connections of two logins that are members of drover_frontend."""
+    names = [f"tenant_{uuid4().hex}" for _ in range(2)]
+    admin = login("")
+    for name in names:
+        admin.execute(f"create role {name} login in role drover_frontend".encode())
+    connections = [login(name) for name in names]
+    yield connections
+    for name, connection in zip(names, connections, strict=True):
+        connection.close()
+        admin.execute(f"drop role {name}".encode())
+
+
+@pytest.fixture
+def desk(database: str) -> Iterator[Desk]:
+    """Yield the desk of the daemon that owns the group."""
+    take_group(database)
+    with Desk(database) as desk:
+        yield desk
+
+
+@pytest.fixture
+def watch(database: str) -> Iterator[Any]:
+    """Yield a function that runs a named query of the daemon that owns the group."""
+    take_group(database)
+    loop = Loop()
+    connection = opened(loop, database, settings=PATIENT)
+    yield lambda query, /, **values: ask(
+        loop, connection, QUERIES[query], **{"group": "default", "owner": OWNER, **values}
+    )
+    connection.close()
+    loop.close()
 
 
 @contextmanager

@@ -64,14 +64,14 @@ FAULTS: Final = (
         MIGRATIONS,
         "% nullif(entry.verb_job_every, 0) = 0)",
         "% nullif(entry.verb_job_every, 0) = 0 and entry.verb_job_every <> 2)",
-        "drivers/test_role_front_ends.py::test_a_command_about_several_jobs_needs_ownership_of_all",
+        "database/test_role_front_ends.py::test_a_command_about_several_jobs_needs_ownership_of_all",
     ),
     _fault(
         "owner_check_of_the_first_run_only",
         MIGRATIONS,
         "% nullif(entry.verb_job_every, 0) = 0)",
         "% nullif(entry.verb_job_every, 0) = 0 and entry.verb_job_every <> 1)",
-        "drivers/test_role_front_ends.py::test_a_command_about_several_jobs_needs_ownership_of_all",
+        "database/test_role_front_ends.py::test_a_command_about_several_jobs_needs_ownership_of_all",
     ),
     *(
         _fault(
@@ -79,7 +79,7 @@ FAULTS: Final = (
             MIGRATIONS,
             f"{column},",
             "",
-            "drivers/test_job_setup.py::test_a_resubmitted_job_has_all_settings_of_the_first_t26",
+            "database/test_job_setup.py::test_a_resubmitted_job_has_all_settings_of_the_first_t26",
             near="value not in ('null', 'false')",
         )
         for column in ("jq_host", "jq_queue", "jq_unique_key", "jq_delete", "jq_max_interruptions")
@@ -96,14 +96,14 @@ FAULTS: Final = (
         QUERIES,
         "jq_interruptions = 0, ",
         "",
-        "drivers/test_command_statements.py::test_a_job_that_is_retried_has_used_up_none_of_its_allowances",
+        "database/test_command_statements.py::test_a_job_that_is_retried_has_used_up_none_of_its_allowances",
     ),
     _fault(
         "retry_keeps_used_rescues",
         QUERIES,
         "jq_rescued = 0, ",
         "",
-        "drivers/test_command_statements.py::test_a_job_that_is_retried_has_used_up_none_of_its_allowances",
+        "database/test_command_statements.py::test_a_job_that_is_retried_has_used_up_none_of_its_allowances",
     ),
     _fault(
         "retries_without_jitter",
@@ -124,7 +124,7 @@ FAULTS: Final = (
         QUERIES,
         "|| :condition::text || ' ')",
         "|| :condition::text)",
-        "drivers/test_command_statements.py::test_unblock_releases_only_jobs_of_its_condition_t85",
+        "database/test_command_statements.py::test_unblock_releases_only_jobs_of_its_condition_t85",
     ),
     _fault(
         "daemon_never_goes_on_after_a_test",
@@ -273,7 +273,7 @@ FAULTS: Final = (
         QUERIES,
         "host_transport = excluded.host_transport, host_present = true",
         "host_transport = excluded.host_transport",
-        "drivers/test_register.py::test_a_removed_queue_or_host_is_marked_until_configured_again",
+        "database/test_register.py::test_a_removed_queue_or_host_is_marked_until_configured_again",
         near="-- name: register",
     ),
     _fault(
@@ -281,7 +281,7 @@ FAULTS: Final = (
         QUERIES,
         "agent_revision = excluded.agent_revision, agent_present = true",
         "agent_revision = excluded.agent_revision",
-        "drivers/test_register.py::test_a_removed_queue_or_host_is_marked_until_configured_again",
+        "database/test_register.py::test_a_removed_queue_or_host_is_marked_until_configured_again",
         near="-- name: register",
     ),
     _fault(
@@ -289,7 +289,7 @@ FAULTS: Final = (
         QUERIES,
         "        queue_reserved_file = excluded.queue_reserved_file,\n",
         "",
-        "drivers/test_register.py::test_a_value_of_the_file_wins_only_when_it_has_changed",
+        "database/test_register.py::test_a_value_of_the_file_wins_only_when_it_has_changed",
         near="-- name: register",
     ),
     _fault(
@@ -298,7 +298,7 @@ FAULTS: Final = (
         "case when t.host_max_file is distinct from excluded.host_max_file\n"
         "                        then excluded.host_max else t.host_max end",
         "excluded.host_max",
-        "drivers/test_register.py::test_a_value_of_the_file_wins_only_when_it_has_changed",
+        "database/test_register.py::test_a_value_of_the_file_wins_only_when_it_has_changed",
         near="-- name: register",
     ),
     _fault(
@@ -306,7 +306,7 @@ FAULTS: Final = (
         QUERIES,
         "scheduler_seen < now() - make_interval(secs => :age::float8)",
         "scheduler_seen > now() - make_interval(secs => :age::float8)",
-        "drivers/test_command_statements.py::test_daemons_are_forgotten_when_they_are_dead_and_not_before_j74",
+        "database/test_command_statements.py::test_daemons_are_forgotten_when_they_are_dead_and_not_before_j74",
         near="-- name: remove_dead",
     ),
     _fault(
@@ -314,7 +314,7 @@ FAULTS: Final = (
         QUERIES,
         "scheduler_seen < now() - make_interval(secs => :age::float8)",
         "false",
-        "drivers/test_command_statements.py::test_daemons_are_forgotten_when_they_are_dead_and_not_before_j74",
+        "database/test_command_statements.py::test_daemons_are_forgotten_when_they_are_dead_and_not_before_j74",
         near="-- name: remove_dead",
     ),
     _fault(
@@ -322,7 +322,7 @@ FAULTS: Final = (
         QUERIES,
         "jq_wait_until = case when a.jq_not_before > now() then a.jq_not_before end",
         "jq_wait_until = null",
-        "drivers/test_command_statements.py::test_a_job_that_is_retried_still_waits_for_its_start",
+        "database/test_command_statements.py::test_a_job_that_is_retried_still_waits_for_its_start",
         near="-- name: retry_job",
     ),
     _fault(
@@ -330,7 +330,7 @@ FAULTS: Final = (
         QUERIES,
         "jq_exitcode = null, jq_signal = null, jq_result = null,",
         "",
-        "drivers/test_command_statements.py::test_a_job_that_is_retried_shows_nothing_of_its_last_end",
+        "database/test_command_statements.py::test_a_job_that_is_retried_shows_nothing_of_its_last_end",
         near="-- name: retry_job",
     ),
     _fault(
@@ -338,7 +338,7 @@ FAULTS: Final = (
         QUERIES,
         "jq_wait_until = case when j.jq_not_before > now() then j.jq_not_before end",
         "jq_wait_until = null",
-        "drivers/test_command_statements.py::test_a_job_that_is_unblocked_still_waits_for_its_start_t85",
+        "database/test_command_statements.py::test_a_job_that_is_unblocked_still_waits_for_its_start_t85",
         near="-- name: unblock",
     ),
     _fault(
@@ -346,7 +346,7 @@ FAULTS: Final = (
         QUERIES,
         "jq_retry_at = null,\n         ",
         "",
-        "drivers/test_command_statements.py::test_a_job_that_is_unblocked_still_waits_for_its_start_t85",
+        "database/test_command_statements.py::test_a_job_that_is_unblocked_still_waits_for_its_start_t85",
         near="-- name: unblock",
     ),
     _fault(
@@ -354,7 +354,7 @@ FAULTS: Final = (
         QUERIES,
         " and (select names is null from missing)",
         "",
-        "drivers/test_command_statements.py::test_queues_are_paused_all_or_none",
+        "database/test_command_statements.py::test_queues_are_paused_all_or_none",
         near="-- name: pause_queues",
     ),
     _fault(
@@ -362,7 +362,7 @@ FAULTS: Final = (
         QUERIES,
         "{{is_in_hand}} and",
         "(j.jq_owner = :owner::uuid and j.jq_state in ('claimed', 'running')) and",
-        "drivers/test_command_statements.py::test_a_row_of_another_attempt_is_not_reported_as_ours",
+        "database/test_command_statements.py::test_a_row_of_another_attempt_is_not_reported_as_ours",
         near="-- name: find_lost",
     ),
     _fault(
@@ -370,7 +370,7 @@ FAULTS: Final = (
         QUERIES,
         "\n        or u.seconds is not null or a.agent_blocked_until is not null\n",
         "\n",
-        "drivers/test_command_statements.py::test_a_type_that_has_recovered_is_not_shown_as_failed",
+        "database/test_command_statements.py::test_a_type_that_has_recovered_is_not_shown_as_failed",
         near="-- name: show_agents",
     ),
     _fault(
@@ -378,7 +378,7 @@ FAULTS: Final = (
         QUERIES,
         "host_urgent = coalesce(:urgent::integer, host_urgent)",
         "host_urgent = :urgent::integer",
-        "drivers/test_command_statements.py::test_a_host_command_leaves_other_settings_of_the_host",
+        "database/test_command_statements.py::test_a_host_command_leaves_other_settings_of_the_host",
         near="-- name: set_host",
     ),
     _fault(
@@ -386,7 +386,7 @@ FAULTS: Final = (
         QUERIES,
         "{{holds_lease}}",
         "exists (select from drover.scheduler_group where group_name = :group::text)",
-        "drivers/test_command_statements.py::test_a_command_is_carried_out_by_the_owner_of_the_group_only_c7[late-hold_job]",
+        "database/test_command_statements.py::test_a_command_is_carried_out_by_the_owner_of_the_group_only_c7[late-hold_job]",
         near="-- name: hold_job",
     ),
     _fault(

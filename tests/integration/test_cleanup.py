@@ -1,6 +1,6 @@
 """Files that a job names in jq_delete: gone after its success, on its host, below permitted roots, whoever dies.
 
-What a name may lead to is tests/unit/test_removal.py's, what the agent says tests/drivers/test_bundled_agents.py's.
+What a name may lead to is tests/unit/test_removal.py's, what the agent says tests/agents/test_bundled_agents.py's.
 """
 
 import json

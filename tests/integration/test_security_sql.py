@@ -1,6 +1,6 @@
 """Attacks through SQL and notifications, each tried for real (threats 12 to 17 of the model).
 
-What one function can show alone stands with that function: grants in drivers/test_roles, what a process inherits in
+What one function can show alone stands with that function: grants in database/test_roles, what a process inherits in
 drivers/test_spawn, limits of queries in drivers/test_queries, who may read files in unit/test_cli_config_files.
 """
 

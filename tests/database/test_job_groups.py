@@ -7,7 +7,7 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.errors import FeatureNotSupported, ForeignKeyViolation, LockNotAvailable
 
-from tests.drivers.conftest import Login
+from tests.role_tools import Login
 
 Connection = psycopg.Connection[Any]
 

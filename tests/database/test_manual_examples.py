@@ -19,7 +19,7 @@ from scheduler.cli.parser import parse
 from scheduler.database import migrate
 from scheduler.model.queue_filters import parse_filter
 from tests.config_tools import good
-from tests.drivers.test_jobqueue_manual import PFILE
+from tests.database.test_jobqueue_manual import PFILE
 from tests.needs import need
 from tests.state_diagrams import MARK
 from tests.walk_pages import steps

@@ -13,7 +13,7 @@ from scheduler.cli.protocol_check import Referee
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 from tests.agent_tools import Agent, record
-from tests.drivers.test_referee import PATIENT
+from tests.agents.test_referee import PATIENT
 from tests.needs import need
 
 NEEDED = {"bash": "bash", "c": "gcc", "node": "node", "perl": "perl"}

@@ -15,7 +15,7 @@ from psycopg.errors import (
     UniqueViolation,
 )  # fmt: skip
 
-from tests.drivers.test_routing import add as add_filter
+from tests.database.test_routing import add as add_filter
 from tests.patience import PATIENCE_S
 from tests.role_tools import FRONTEND, PLAIN, Login, add_edge, insertable
 from tests.schema_tools import Connection, fetch_all, fetch_one
