@@ -40,6 +40,8 @@ paths = ["--ignore-missing-imports", *sys.argv[1:]]
 extensions = mypycify(
     paths, opt_level="2", debug_level="0", multi_file=True, target_dir="c", group_name="{PACKAGE}.compiled"
 )
+for extension in extensions:
+    extension.include_dirs.append("c/{PACKAGE}")  # where the header of a group with this name is
 setup(
     name="scheduler", packages=[], ext_modules=extensions, cmdclass={{"build_ext": Parallel}},
     script_args=["build_ext", "--build-lib", "{OUTPUT}"],
