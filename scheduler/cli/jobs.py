@@ -46,24 +46,20 @@ COMMAND_TYPE: Final = "command"
 def list_jobs(options: Namespace, config: Config) -> int:
     """Print the newest jobs that are asked for, and say so if there are more; --watch does so until Ctrl-C."""
     with connect(config) as session:
-        expect_many_jobs(session)
         if options.watch:
             redraw(session, partial(_list, session, options))
         _list(session, options)
     return 0
 
 
-def expect_many_jobs(session: Session) -> None:
-    """Have the server plan for many jobs: it expects few while it has not analysed a queue that grew."""
-    session.run("expect_many_rows")
-
-
 def _list(session: Session, options: Namespace) -> None:
     limit = options.rows or None
-    jobs = session.table(
-        "", "list_jobs", states=states(options), with_hidden=options.all, sort=options.sort,
-        with_ended_commands=options.all or bool(options.types), limit=limit and limit + 1, **chosen(session, options),
-    )  # fmt: skip
+    choice = chosen(session, options)
+    with session.expecting_many_jobs():
+        jobs = session.table(
+            "", "list_jobs", states=states(options), with_hidden=options.all, sort=options.sort,
+            with_ended_commands=options.all or bool(options.types), limit=limit and limit + 1, **choice,
+        )  # fmt: skip
     print_newest(jobs, limit, brief, json=options.json)
 
 

@@ -113,6 +113,13 @@ class Session:
         text, values = self._permitted(name, parameters)
         psycopg.RawCursor(self.connection).execute(text, values)
 
+    @contextmanager
+    def expecting_many_jobs(self) -> Iterator[None]:
+        """Have the server plan for many jobs: it expects few while it has not analysed a queue that grew."""
+        with self.connection.transaction():
+            self.run("expect_many_rows")
+            yield
+
     def records(self, name: str, /, **parameters: Any) -> list[dict[str, Any]]:
         """Return the rows of a statement, as mappings."""
         return self.table("", name, **parameters).records()

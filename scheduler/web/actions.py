@@ -61,7 +61,8 @@ def confirm(request: Request, session: Session) -> Page:
     if request.state.person is None:
         raise HTTPException(403, "sign in first")
     wanted = job_filter.read(job_filter.of_request(request.query_params))
-    found = {row["state"]: row["jobs"] for row in session.records("count_jobs", **wanted.parameters())}
+    with session.expecting_many_jobs():
+        found = {row["state"]: row["jobs"] for row in session.records("count_jobs", **wanted.parameters())}
     counts = {state: found[state] for state in JOB_STATES if state in found}
     offers = [
         (verb, min(MOST, sum(counts.get(state, 0) for state in offered_verbs.possible(verb))))

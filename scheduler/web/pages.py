@@ -103,7 +103,8 @@ def jobs(request: Request, session: Session) -> Page:
     query = job_filter.of_request(request.query_params)
     wanted = job_filter.read(query)
     before = job_filter.number(request.query_params.get("before", ""))
-    rows = session.records("page_of_jobs", **wanted.parameters(), before=before, limit=ROWS + 1)
+    with session.expecting_many_jobs():
+        rows = session.records("page_of_jobs", **wanted.parameters(), before=before, limit=ROWS + 1)
     known = request.state.login.cached("known", 10.0, lambda: session.records("known_values")[0])
     values = {
         "filter": wanted,

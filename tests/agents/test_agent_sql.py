@@ -33,6 +33,7 @@ def result(said: list[bytes]) -> Any:
     return json.loads(said[-1].removeprefix(b"RESULT "))
 
 
+@pytest.mark.slow
 def test_the_item_is_run_as_sql(make: Make) -> None:
     agent = make()
     assert result(agent.work(b"create table t (a int, b text)")) == {"status": "CREATE TABLE", "count": -1}

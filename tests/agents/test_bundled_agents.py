@@ -266,6 +266,7 @@ def test_shell_cuts_a_long_line_into_several_f170() -> None:
     assert b"".join(line.removeprefix(b"LOG ") for line in said[:-1]) == b"x" * 20000
 
 
+@pytest.mark.slow
 def test_shell_fails_what_cannot_be_started_f170() -> None:
     with bundled("shell", "echo %{1}") as agent:
         assert agent.work(b"it's")[-1] == b"FAIL not started: No closing quotation"

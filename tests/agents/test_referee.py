@@ -142,6 +142,7 @@ def test_a_breach_of_the_protocol_is_told_with_its_remedy_t16(name: str, tmp_pat
     assert [text for level, text in found if level == severity and told in text]
 
 
+@pytest.mark.slow
 def test_a_program_that_prints_without_end_is_left(tmp_path: Path) -> None:
     found = findings(tmp_path, "exec yes LOG", limits=PATIENT._replace(start=0.2, hint=0.2, exit=0.1))
     assert [severity for severity, _ in found] == ["FAIL"]

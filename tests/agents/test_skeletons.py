@@ -37,6 +37,7 @@ def test_the_languages_are_those_of_the_option() -> None:
     assert tuple(LANGUAGES) == IN_OPTIONS
 
 
+@pytest.mark.slow
 @languages
 def test_every_skeleton_passes_the_referee(language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = skeleton(tmp_path, language, monkeypatch)

@@ -63,6 +63,7 @@ class Talkative(Real):
         return super().send(request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", ["calls_per_job", "calls_per_item"])
 def test_one_more_call_per_item_exceeds_the_limit_p1_p2(figure: str) -> None:
     assert over(figure, figures.python(planted(Forgetful))[figure])

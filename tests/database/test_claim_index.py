@@ -85,6 +85,7 @@ def test_claim_reads_what_it_takes_from_the_index_j36_t3(active: Connection, mod
     assert _pages(plan) < 20
 
 
+@pytest.mark.slow
 def test_claim_costs_the_same_with_many_waiting_jobs_j36(queue: Connection) -> None:
     _activate(queue)
     _fill(queue, 1000)

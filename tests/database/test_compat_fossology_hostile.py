@@ -167,6 +167,7 @@ def test_step_that_waits_for_a_failed_one_waits_for_it_again(ui: FrontEnd, queue
 # ---- many rows, and several sessions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["jq_pk = '77'", "jq_job_fk = '7'"])
 def test_steps_are_found_by_an_index_among_many(ui: FrontEnd, queue: Connection, where: str) -> None:
     ui.run("SET fossology_compat.edges_follow = '1 h'")
@@ -178,6 +179,7 @@ def test_steps_are_found_by_an_index_among_many(ui: FrontEnd, queue: Connection,
     assert [line for (line,) in plan if "Subquery Scan" in line and "rows=5000" in line] == []
 
 
+@pytest.mark.slow
 def test_chain_of_a_thousand_steps_is_reset(ui: FrontEnd, queue: Connection) -> None:
     ui.run("SET fossology_compat.edges_follow = '1 h'")
     job = ui.job()

@@ -44,6 +44,7 @@ def test_edge_to_a_locked_job_of_another_user_is_refused_without_waiting(session
             ours.execute(EDGE, (mine, theirs))
 
 
+@pytest.mark.slow
 def test_waiting_for_a_lock_of_the_same_user_ends_with_an_error_that_says_what_next(sessions: list[Connection]) -> None:
     first, second, _ = sessions
     child, parent, other = (_job(first) for _ in range(3))

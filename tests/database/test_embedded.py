@@ -191,6 +191,7 @@ def test_data_outlive_the_server(tmp_path: Path) -> None:
         assert _one(conninfo, "select answer from kept") == 42
 
 
+@pytest.mark.slow
 def test_second_user_shares_the_server_of_the_first(tmp_path: Path, spawn: Spawn) -> None:
     first = _conninfo(spawn(JOIN, tmp_path))
     postmaster = _postmaster(tmp_path)
@@ -198,12 +199,14 @@ def test_second_user_shares_the_server_of_the_first(tmp_path: Path, spawn: Spawn
         assert (second, _postmaster(tmp_path)) == (first, postmaster)
 
 
+@pytest.mark.slow
 def test_concurrent_users_start_one_server(tmp_path: Path, spawn: Spawn) -> None:
     children = [spawn(JOIN, tmp_path) for _ in range(3)]
     assert len({_conninfo(child) for child in children}) == 1
     assert (tmp_path / "log").read_text().count("ready to accept connections") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [_leave, _kill])
 def test_server_outlives_the_user_that_started_it(tmp_path: Path, spawn: Spawn, end: Callable[[Child], None]) -> None:
     starter = spawn(JOIN, tmp_path)
@@ -250,6 +253,7 @@ def test_server_dies_with_its_guardian_and_keeps_its_data(tmp_path: Path, spawn:
         assert _one(conninfo, "select answer from kept") == 42
 
 
+@pytest.mark.slow
 def test_killed_server_restarts_at_the_same_address(tmp_path: Path) -> None:
     with _joined(tmp_path) as conninfo:
         postmaster = _postmaster(tmp_path)
@@ -261,6 +265,7 @@ def test_killed_server_restarts_at_the_same_address(tmp_path: Path) -> None:
             assert _one(again, "select 1") == 1
 
 
+@pytest.mark.slow
 def test_remains_of_a_killed_server_do_not_hinder_the_next(tmp_path: Path) -> None:
     with _joined(tmp_path):
         remains = (tmp_path / "data" / "postmaster.pid").read_text().partition("\n")[2]
@@ -344,6 +349,7 @@ def public() -> Iterator[Path]:
     shutil.rmtree(top)
 
 
+@pytest.mark.slow
 def test_normal_user_has_an_embedded_database_too(public: Path, spawn: Spawn) -> None:
     python = "runuser", "-u", "nobody", "--", str(public / "python")
     paths = {"PYTHONHOME": str(public), "PYTHONPATH": str(public), "LD_LIBRARY_PATH": str(public / "lib")}

@@ -502,6 +502,7 @@ def test_one_subscriber_has_at_most_100_deliveries_in_the_queue_and_others_take_
     assert turns[:6].count(modest.info.user) >= 2
 
 
+@pytest.mark.slow
 def test_looks_at_some_of_many_targets_come_to_all_t98(login: Login, tenants: list[Connection]) -> None:
     admin = login("")
     admin.execute(NOTIFY.encode())

@@ -102,6 +102,7 @@ def test_an_upgrade_keeps_every_row_and_value_t34(old: str, table: str) -> None:
         assert kept == [(1,)]
 
 
+@pytest.mark.slow
 def test_second_init_of_an_upgraded_database_changes_nothing_f145(database: str) -> None:
     tables = [f"select xmin::text, t::text from drover.{table} t order by 2" for table in KEPT]
     before = dump(database), [fetch(database, table) for table in tables]

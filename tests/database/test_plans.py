@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from scheduler.cli.jobs import expect_many_jobs
 from scheduler.cli.session import Session
 from scheduler.cli.session import statement as command_statement
 from scheduler.daemon.commands import VERBS_ABOUT
@@ -29,6 +28,7 @@ from scheduler.model.queue_requests import (
     SaveRow,
 )
 from scheduler.model.states import JOB_STATES
+from scheduler.web.job_filter import Filter
 from tests.connection_tools import fetch, take_group
 from tests.counts.meters import buffers
 from tests.counts.queues import OWNER, Real, Straight, queries
@@ -98,6 +98,7 @@ def queue(database: str) -> Iterator[Real]:
         yield Real(connection, connection, Loop())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("past", "pages"),
     [
@@ -121,6 +122,7 @@ def test_plan_made_for_an_empty_queue_stays_good_for_a_full_one_p6(
     assert {name: buffers(plan) for name, plan in plans.items() if buffers(plan) > 20 * BATCH} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("past", [[], [FILL, "delete from drover.jobqueue"]], ids=["always empty", "all deleted"])
 def test_periodic_statements_read_only_the_jobs_they_need_p4_c46(database: str, past: list[str]) -> None:
     take_group(database)
@@ -199,22 +201,32 @@ def test_view_of_one_job_is_not_worth_compiling(database: str) -> None:
     assert {name: cost for name, cost in costs.items() if cost > float(limit)} == {}
 
 
-# ---- lists of jobs, by commands
+# ---- lists of jobs, by commands and by the dashboard
 
 
-def test_list_of_jobs_compares_none_with_each_in_hand_though_nothing_was_analysed(desk: Desk, database: str) -> None:
+OF_DASHBOARD = Filter(states=("queued", "claimed"), type="a", by="postgres").parameters()
+LISTS = {
+    "list_jobs": {
+        "states": list(JOB_STATES), "types": ["a"], "submitters": ["postgres"], "with_hidden": True,
+        "with_ended_commands": True, "sort": "job",
+    },
+    "page_of_jobs": OF_DASHBOARD | {"limit": JOBS},
+    "count_jobs": OF_DASHBOARD,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_list_of_jobs_compares_none_with_each_in_hand_though_nothing_was_analysed(
+    desk: Desk, database: str, name: str
+) -> None:
     """The server expects one job of this type, and would look at all in hand for each that there is."""
     fetch(database, f"{FILL} returning jq_pk")
     in_hand = len(desk.claim(WANT._replace(most=200)))
     with psycopg.connect(database, autocommit=True) as connection:
         session = Session(connection)
-        expect_many_jobs(session)
-        values = dict.fromkeys(command_statement("list_jobs").names) | {
-            "states": list(JOB_STATES), "types": ["a"], "submitters": ["postgres"], "with_hidden": True,
-            "with_ended_commands": True, "sort": "job",
-        }  # fmt: skip
-        text, parameters = session._permitted("list_jobs", values)
+        text, parameters = session._permitted(name, dict.fromkeys(command_statement(name).names) | LISTS[name])
         explain = b"explain (analyze, format json) " + text
-        ((((plan,)),),) = psycopg.RawCursor(connection).execute(explain, parameters).fetchall()
+        with session.expecting_many_jobs():
+            ((((plan,)),),) = psycopg.RawCursor(connection).execute(explain, parameters).fetchall()
     assert in_hand == 200
     assert _worst(plan["Plan"]) <= 2 * JOBS

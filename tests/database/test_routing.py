@@ -190,6 +190,7 @@ def test_the_time_of_day_is_that_of_the_queues_zone_whatever_the_session_has_t52
 # ---- what cannot be, and what cannot fail
 
 
+@pytest.mark.slow
 def test_no_filter_that_is_understood_fails_at_evaluation_t51_t56(queue: Connection) -> None:
     queue.execute(ODD.encode(), [json.dumps(DATA)])
 
@@ -260,6 +261,7 @@ def test_a_filter_of_a_daemon_of_the_version_before_is_not_installed_t56(queue: 
     assert insert(queue) == "default"
 
 
+@pytest.mark.slow
 def test_an_open_transaction_of_a_front_end_delays_filters_and_is_not_waited_for_t51(
     database: str, queue: Connection
 ) -> None:

@@ -198,6 +198,7 @@ def test_cost_of_inserting_edges_grows_with_their_number_only_r31(queue: Connect
     assert _looked_at(queue) - before < 40 * jobs
 
 
+@pytest.mark.slow
 def test_edges_cost_the_same_with_statistics_of_a_small_queue_r31(queue: Connection) -> None:
     jobs = 60_000
     queue.execute(JOBS, (5000,))

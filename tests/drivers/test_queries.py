@@ -360,6 +360,7 @@ def test_query_with_as_many_bytes_as_allowed_is_fetched_whole(make_desk: MakeDes
     assert desk.fetch(7, 1000) == Fetched(7, [(b"x" * 1000, None)] * FIRST_ROWS, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sql",
     [

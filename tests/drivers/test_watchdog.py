@@ -128,6 +128,7 @@ def test_a_loop_that_waits_for_long_is_not_reported(run: Run) -> None:
     assert lines_until(process, "over") == ["over True"]
 
 
+@pytest.mark.slow
 def test_stop_of_the_process_during_a_wait_is_reported(run: Run) -> None:
     process = run("say('up')\nwhile True: loop.turn(loop.now + 0.5)", 1.0)
     lines_until(process, "up")

@@ -14,6 +14,8 @@ from tests.faults.settings import FULL
 from tests.faults.site import BIG, RETRIED, Site
 from tests.integration.daemon import Daemon, agent
 
+pytestmark = pytest.mark.slow
+
 STORM = 500
 MANY = 1000
 LARGE = 300  # jobs
@@ -31,7 +33,6 @@ select jq_type from drover.jobqueue where jq_state = 'failed' and jq_args !~ 'st
 ECHO = ["sh", "-c", "echo OK; while read -r line; do echo OK; done"]
 
 
-@pytest.mark.slow
 @pytest.mark.fault("kill -9 daemon under load")
 @pytest.mark.parametrize("seed", range(20 if FULL else 3))
 def test_daemons_killed_under_load_lose_no_job_j4(site: Site, seed: int) -> None:
@@ -63,7 +64,6 @@ def test_a_standby_carries_out_no_command_about_jobs(site: Site) -> None:
     assert site.settle() == []
 
 
-@pytest.mark.slow
 @pytest.mark.fault("kill -9 agents")
 def test_agents_killed_at_random_lose_no_job(site: Site) -> None:
     site.lasting = RETRIED
@@ -79,7 +79,6 @@ def test_agents_killed_at_random_lose_no_job(site: Site) -> None:
     daemon.stop()
 
 
-@pytest.mark.slow
 @pytest.mark.fault("SIGSTOP agent")
 def test_a_stopped_agent_is_killed_at_its_heartbeat_deadline(site: Site) -> None:
     site.lasting = RETRIED
@@ -95,7 +94,6 @@ def test_a_stopped_agent_is_killed_at_its_heartbeat_deadline(site: Site) -> None
     daemon.stop()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.fault("SIGSTOP daemon 1-60 s, lease scaled to 1 s")
 @pytest.mark.parametrize("seconds", [0.3, 0.9, 1.1, 2.0, *([5.0, 15.0, 60.0] if FULL else [])])
@@ -113,7 +111,6 @@ def test_a_daemon_resumed_after_a_stop_loses_and_repeats_no_job(site: Site, seco
         daemon.stop()
 
 
-@pytest.mark.slow
 @pytest.mark.fault("SIGSTOP daemon in the middle of an answer")
 def test_a_daemon_stopped_before_it_reads_a_large_claim_does_not_block_takeover(site: Site) -> None:
     first, second = site.serving(metered=False), site.start(metered=False)
@@ -150,7 +147,6 @@ select exists (select from pg_stat_activity
 """
 
 
-@pytest.mark.slow
 @pytest.mark.fault(f"SIGCHLD storm: {STORM} exits at once")
 def test_many_exits_at_once_are_all_reaped(site: Site, tmp_path: Path) -> None:
     site.lasting = RETRIED
@@ -170,7 +166,6 @@ def test_many_exits_at_once_are_all_reaped(site: Site, tmp_path: Path) -> None:
     daemon.stop()
 
 
-@pytest.mark.slow
 @pytest.mark.fault(f"{MANY} agents")
 def test_a_thousand_agents_are_served_and_use_no_cpu_while_idle(site: Site) -> None:
     config = f"[hosts.local]\nmax = {MANY}\n[scheduler]\nmax_idle = 900\n" + agent("echo", ECHO, slots=MANY)
@@ -185,7 +180,6 @@ def test_a_thousand_agents_are_served_and_use_no_cpu_while_idle(site: Site) -> N
     daemon.stop(timeout=60.0)
 
 
-@pytest.mark.slow
 @pytest.mark.fault("a query of 1,000,000 rows")
 def test_a_query_of_any_size_is_processed_in_bounded_memory(site: Site) -> None:
     rows = 1_000_000 if FULL else 100_000
@@ -210,7 +204,6 @@ ENDED = "select count(*) from drover.jobqueue where jq_state = 'done'"
 
 
 @pytest.mark.fault("EMFILE: RLIMIT_NOFILE 64")
-@pytest.mark.slow
 def test_a_daemon_out_of_descriptors_goes_on_with_fewer_agents(site: Site) -> None:
     daemon = site.serving(config=site.types("d1", slots=16), prefix=["prlimit", "--nofile=64:64", "--"])
     site.queue(200)
@@ -221,7 +214,6 @@ def test_a_daemon_out_of_descriptors_goes_on_with_fewer_agents(site: Site) -> No
     daemon.stop()
 
 
-@pytest.mark.slow
 @pytest.mark.fault("flood / never reads")
 def test_agents_that_flood_and_agents_that_never_read_cost_no_memory(site: Site) -> None:
     flood = ["sh", "-c", f"echo OK; read line; yes {'x' * 1000} | head -c {FLOOD}; echo; echo OK; read line"]

@@ -22,6 +22,8 @@ from tests.integration.daemon import Daemon
 from tests.needs import FAKETIME, need
 from tests.replica_tools import replica, synchronise, until, wait_for_all
 
+pytestmark = pytest.mark.slow
+
 MINE = "datname = current_database() and application_name like 'drover %'"
 BACKENDS = f"select pid from pg_stat_activity where {MINE} order by pid"
 SLOW = """
@@ -88,7 +90,6 @@ def fill(ballast: Path) -> None:
 # ---- the server
 
 
-@pytest.mark.slow
 @pytest.mark.fault("Postgres: immediate restart")
 def test_a_server_that_crashes_repeatedly_loses_no_job_t72(own: Server, tmp_path: Path, tally: Tally) -> None:
     with Site(own.conninfo, tmp_path, tally) as site:
@@ -101,7 +102,6 @@ def test_a_server_that_crashes_repeatedly_loses_no_job_t72(own: Server, tmp_path
         assert site.settle() == []
 
 
-@pytest.mark.slow
 @pytest.mark.fault("Postgres: kill -9 backend")
 def test_killed_backends_lose_no_job(own: Server, tmp_path: Path, tally: Tally) -> None:
     with Site(own.conninfo, tmp_path, tally) as site:
@@ -113,7 +113,6 @@ def test_killed_backends_lose_no_job(own: Server, tmp_path: Path, tally: Tally) 
         assert site.settle() == []
 
 
-@pytest.mark.slow
 @pytest.mark.fault("Postgres: pg_terminate_backend")
 def test_cut_connections_lose_no_job(site: Site) -> None:
     site.serving()
@@ -124,7 +123,6 @@ def test_cut_connections_lose_no_job(site: Site) -> None:
     assert site.settle() == []
 
 
-@pytest.mark.slow
 @pytest.mark.fault("connection cut at commit: a proxy swallows the answer")
 @pytest.mark.parametrize("name", ["end_and_claim", "save", "mark", "settle", "rescue", "take_lease", "renew_lease"])
 def test_a_lost_answer_loses_and_repeats_no_job(site: Site, name: str) -> None:
@@ -152,7 +150,6 @@ def _came(site: Site, proxy: Proxy, wanted: int) -> bool:
     return proxy.swallowed >= wanted
 
 
-@pytest.mark.slow
 @pytest.mark.fault("slow query: a trigger that sleeps")
 def test_a_slow_database_does_not_block_the_loop(site: Site, tally: Tally) -> None:
     daemon = site.serving()
@@ -164,7 +161,6 @@ def test_a_slow_database_does_not_block_the_loop(site: Site, tally: Tally) -> No
     assert site.longest_gap_ms() < 1000.0
 
 
-@pytest.mark.slow
 @pytest.mark.fault("database disk full")
 def test_a_database_without_space_is_waited_for(small: Path, tmp_path: Path, tally: Tally) -> None:
     need("postgres account")
@@ -197,7 +193,6 @@ def _write_until_it_fails(own: Server) -> None:
 # ---- another server takes over
 
 
-@pytest.mark.slow
 @pytest.mark.fault("failover to a synchronous replica")
 def test_a_synchronous_replica_that_takes_over_has_lost_nothing(own: Server, tmp_path: Path, tally: Tally) -> None:
     with replica(own.conninfo) as copy, Site(own.conninfo, tmp_path, tally) as site:
@@ -211,7 +206,6 @@ def test_a_synchronous_replica_that_takes_over_has_lost_nothing(own: Server, tmp
         assert site.settle() == []
 
 
-@pytest.mark.slow
 @pytest.mark.fault("failover to an asynchronous replica that lags behind")
 def test_an_asynchronous_replica_loses_only_what_it_had_not_received(own: Server, tmp_path: Path, tally: Tally) -> None:
     kept, lost, later = 50, 20, 30
@@ -268,7 +262,6 @@ def test_a_full_disk_under_the_log_delays_no_job(site: Site, full: Path) -> None
 # ---- the clock
 
 
-@pytest.mark.slow
 @pytest.mark.fault("clock jump")
 @pytest.mark.parametrize("jump", ["+1h", "-1h", "+400d"])
 def test_a_jump_of_the_clock_kills_no_agent_and_loses_no_lease(site: Site, tmp_path: Path, jump: str) -> None:

@@ -93,6 +93,7 @@ def test_a_daemon_that_tests_its_agents_first_refuses_to_start_if_one_failed_f14
     assert (daemon.row(pk)["jq_state"], lines(record)) == ("queued", [])
 
 
+@pytest.mark.slow
 def test_agent_check_kills_a_silent_agent_at_the_start_limit_f146(ask: Ask) -> None:
     deaf = "import signal, time\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nwhile True: time.sleep(9)"
     done = ask(PATIENCE + HERE + WORDS + agent("deaf", python(deaf)), "run", "-t")

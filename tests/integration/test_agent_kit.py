@@ -41,6 +41,7 @@ def configured(folder: Path, text: str) -> None:
     config.write_text(HERE + text)
 
 
+@pytest.mark.slow
 def test_an_author_gets_from_nothing_to_a_checked_agent(author: Type, tmp_path: Path) -> None:
     made = author("agent", "new", "words")
     assert (made.status, made.err) == (0, "")
@@ -133,6 +134,7 @@ def test_db_lines_are_answered_with_no_rows(author: Type, tmp_path: Path) -> Non
     assert "there is no database here: each DB line was answered with no rows" in done.err
 
 
+@pytest.mark.slow
 def test_the_command_of_an_exec_agent_is_run_with_its_item(author: Type, tmp_path: Path) -> None:
     command = ["sh", "-c", 'echo "$1 $2 $(cat)"; exit $3', "x", "{id}", "{name}", "{status}"]
     configured(tmp_path, agent("say", command, kind="exec"))

@@ -96,6 +96,7 @@ def test_an_agent_is_spawned_until_its_first_ok_and_gets_no_data_f64_f65(launch:
     slots(daemon, "ST_READY")
 
 
+@pytest.mark.slow
 def test_an_agent_is_running_until_its_ok_then_ready_f66_f67_f89(shared: Daemon, kind: str, meeting: Meeting) -> None:
     job = shared.insert(jq_type=kind, jq_args=f"{meeting.tell('working')}; {meeting.wait}")
     assert meeting.hear() == "working"
@@ -191,6 +192,7 @@ def test_no_child_nor_grandchild_survives_an_abort_f115(launch: Launch, meeting:
 # ---- deaths
 
 
+@pytest.mark.slow
 def test_an_agent_that_dies_at_once_is_failed_after_six_spawns_f70_f72_t15(launch: Launch, tmp_path: Path) -> None:
     daemon = launch(LOCAL + dying(tmp_path / "births"))
     daemon.insert(jq_type="dying", jq_args=":")
@@ -205,6 +207,7 @@ def test_the_throttle_has_its_documented_defaults_f71_f118_f119() -> None:
     assert (defaults.max_idle, defaults.min_idle, defaults.kill_grace, defaults.start_limit) == (900, 20, 20, 60)
 
 
+@pytest.mark.slow
 def test_the_throttle_scales_and_lets_a_slot_try_again_f71_f73_t15(launch: Launch, tmp_path: Path) -> None:
     births = tmp_path / "births"
     daemon = launch(settings(respawn_interval=3, respawn_count=2) + LOCAL + dying(births))
@@ -216,6 +219,7 @@ def test_the_throttle_scales_and_lets_a_slot_try_again_f71_f73_t15(launch: Launc
     assert after[:3] == [("ST_FREE", "ST_FAIL"), ("ST_FAIL", "ST_FREE"), ("ST_FREE", "ST_PREP")]
 
 
+@pytest.mark.slow
 def test_a_failed_type_keeps_its_jobs_and_blocks_no_other_f75(launch: Launch, tmp_path: Path) -> None:
     daemon = launch(LOCAL + dying(tmp_path / "births") + puppet())
     kept = [daemon.insert(jq_type="dying", jq_args=":") for _ in range(3)]
@@ -341,6 +345,7 @@ SIZE = 1 << 29  # of zeros
 SHA256 = "9acca8e8c22201155389f65abbf6bc9723edc7384ead80503839f49dcc56d767"
 
 
+@pytest.mark.slow
 def test_an_agent_killed_at_work_gives_the_same_result_at_the_next_attempt_f116_r53(
     launch: Launch, tmp_path: Path
 ) -> None:
@@ -357,6 +362,7 @@ def test_an_agent_killed_at_work_gives_the_same_result_at_the_next_attempt_f116_
     assert row["jq_result"] == {"sha256": SHA256, "size": SIZE}
 
 
+@pytest.mark.slow
 def test_signals_of_children_that_are_not_agents_lose_no_slot_f63(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet("a", slots=2) + agent("b", ["true"], kind="exec"))
     jobs = [daemon.insert(jq_type=kind, jq_args=":") for kind in "ab" * 20]

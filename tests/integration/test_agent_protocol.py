@@ -289,6 +289,7 @@ def test_unfinished_last_line_is_passed_on_f106(daemon: Daemon, kind: str) -> No
     assert logged(daemon, job, "LOG") == ["last words"]
 
 
+@pytest.mark.slow
 def test_a_line_in_pieces_is_one_line_f106(launch: Launch, meeting: Meeting) -> None:
     script = f"printf O; {meeting.tell('half')}; {meeting.wait}; echo K; read -r line; printf 'LOG whole\\nO'; echo K"
     daemon = launch(LOCAL + agent("halting", ["sh", "-c", f"{script}; read -r line"]))
@@ -431,6 +432,7 @@ def test_an_agent_that_does_not_read_its_line_is_killed_without_delaying_others(
     assert "ERROR does not read its line; killed" in daemon.log_text(job)
 
 
+@pytest.mark.slow
 def test_an_agent_that_floods_its_output_delays_no_other_f75(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet("babbler", item_timeout=3) + puppet())
     job = daemon.insert(jq_type="babbler", jq_args="yes")

@@ -43,6 +43,7 @@ def output(daemon: Daemon, pk: int) -> str:
     return str(daemon.value(query, pk))
 
 
+@pytest.mark.slow
 def test_an_agent_of_the_same_user_can_write_to_the_pipe_of_another(launch: Launch, record: Path, gate: Path) -> None:
     daemon = launch(HOST + agent("victim", rec(record)) + agent("forger", FORGE, kind="exec"))
     assert attack(daemon, gate) == ("failed", "done")

@@ -37,6 +37,7 @@ def test_attributes_of_a_reloaded_configuration_are_those_that_count_f154(
 SCHEDULE = '[schedules.s]\nevery = 1\njobs.m = { type = "a version=2", args = "m" }\n'
 
 
+@pytest.mark.slow
 def test_a_schedule_may_ask_for_a_type_that_its_configuration_brings_f154(
     launch: Launch, text: str, tmp_path: Path
 ) -> None:

@@ -11,6 +11,8 @@ from tests.conftest import _database
 from tests.integration.conftest import Launch
 from tests.integration.daemon import agent, lines, rec, start
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def restored(postgres: str) -> Iterator[str]:

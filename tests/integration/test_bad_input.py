@@ -267,6 +267,7 @@ def test_an_agent_that_does_not_read_a_long_line_fails_its_job(launch: Launch, t
     daemon.until(lambda: "does not read its line; killed" in daemon.log_text(bad))
 
 
+@pytest.mark.slow
 def test_an_agent_that_says_ok_twice_finishes_one_line_and_is_killed_for_the_other(
     launch: Launch, tmp_path: Path
 ) -> None:

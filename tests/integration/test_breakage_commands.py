@@ -39,6 +39,7 @@ def test_a_lock_on_a_job_delays_only_commands_about_it(launch: Launch, text: str
     daemon.wait(waits, timeout=3)
 
 
+@pytest.mark.slow
 def test_more_locked_jobs_than_one_read_delay_no_other_command(launch: Launch, text: str) -> None:
     daemon = launch(text)
     jobs = "insert into drover.jobqueue (jq_type) select 'unknown' from generate_series(1, 250) returning jq_pk"
@@ -79,6 +80,7 @@ def test_a_command_whose_row_is_locked_takes_effect_when_the_lock_is_gone(
     daemon.wait(pk, "failed")
 
 
+@pytest.mark.slow
 def test_a_lock_on_a_host_delays_only_commands_about_it(launch: Launch, text: str) -> None:
     quick = text.replace("lease = 30\nlease_renewal = 10", "lease = 4\nlease_renewal = 1")
     daemon = launch(quick)
@@ -320,6 +322,7 @@ def test_a_flood_of_one_front_end_delays_no_operator_and_no_other_front_end(laun
     assert daemon.value(ended) < FLOOD // 2
 
 
+@pytest.mark.slow
 def test_a_long_command_costs_no_more_than_a_short_one(launch: Launch, text: str) -> None:
     daemon = launch(text)
     daemon.execute("update drover.size_limit set limit_bytes = 1 << 24 where limit_column = 'jq_args'")

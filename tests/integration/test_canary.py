@@ -241,6 +241,7 @@ def test_a_type_on_hosts_over_ssh_alone_has_no_trial(launch: Launch, own: Path, 
     assert set(work(daemon, 3)) == {"new"}
 
 
+@pytest.mark.slow
 def test_agents_on_a_host_over_ssh_are_left_alone_until_a_program_has_passed(
     launch: Launch, own: Path, server: Server
 ) -> None:

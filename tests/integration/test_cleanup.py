@@ -289,6 +289,7 @@ def test_a_clean_up_is_repeated_if_its_daemon_was_killed_during_it_r80_r85(
         assert daemon.row(pk)["jq_attempt"] == 1  # the job itself is not done again
 
 
+@pytest.mark.slow
 def test_a_clean_up_is_repeated_if_its_agent_died_during_it_r46(
     launch: Launch, work: Path, record: Path, gate: Path
 ) -> None:

@@ -335,6 +335,7 @@ def test_poll_is_acknowledged_and_an_unknown_queue_is_reported_j75(launch: Launc
     assert ask("poll nosuch").status == 1
 
 
+@pytest.mark.slow
 def test_queues_are_added_and_removed_from_the_command_line_j15_j81_j82_j83(
     launch: Launch, text: str, ask: Ask
 ) -> None:
@@ -393,6 +394,7 @@ def test_agent_types_are_listed_enabled_and_disabled(launch: Launch, text: str, 
     assert ask("agent disable").status == 2
 
 
+@pytest.mark.slow
 def test_any_command_given_on_the_command_line_is_answered_j119(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     for words in ("reload", "reset", "verbose 1", "reopen-log", "agent-disable a", "poll default"):
@@ -469,6 +471,7 @@ def test_ls_lists_jobs_not_done_and_more_when_asked_r59_r60_r61_r76(launch: Laun
     assert [line.split()[:4] for line in ask("ls -t nap").out.splitlines()[1:]] == [[str(held), "nap", "held", "b"]]
 
 
+@pytest.mark.slow
 def test_ls_watch_shows_ends_as_they_happen(
     launch: Launch, text: str, follow: Callable[[str], "subprocess.Popen[str]"]
 ) -> None:
@@ -517,6 +520,7 @@ def test_watch_redraws_at_notifications_at_most_twice_a_second(database: str, ev
 # ---- which database
 
 
+@pytest.mark.slow
 def test_option_beats_environment_beats_configuration_j114_j117(
     launch: Launch, text: str, ask: Ask, database_with_roles: str, tmp_path: Path
 ) -> None:

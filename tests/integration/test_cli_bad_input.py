@@ -39,6 +39,7 @@ def test_schema_that_is_newer_says_that_drover_is_to_be_upgraded(
     assert "the database is newer than this drover: it has 9999_be_newer.sql: upgrade drover" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["init", "ls", "status", "submit noop x", "check"])
 def test_server_that_is_too_old_is_named_with_the_version_that_is_needed(
     drover: Drover, monkeypatch: pytest.MonkeyPatch, words: str

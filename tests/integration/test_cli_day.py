@@ -101,6 +101,7 @@ def test_submit_prints_the_result_alone(launch: Launch, ask: Ask) -> None:
 # ---- pause --wait, drain --wait
 
 
+@pytest.mark.slow
 def test_pause_and_drain_wait_until_nothing_is_in_hand(launch: Launch, ask: Ask, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet())
     daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('here')}; {meeting.wait}")
@@ -129,6 +130,7 @@ def test_psql_logs_in_as_the_commands_do(
 # ---- long waits
 
 
+@pytest.mark.slow
 def test_wait_shows_how_far_it_is_on_a_terminal(database: str, config: Path, active: psycopg.Connection) -> None:
     jobs = [insert(active) for _ in range(4)]
     finish(active, jobs[0])

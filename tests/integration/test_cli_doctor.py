@@ -86,6 +86,7 @@ def test_doctor_starts_no_agent_as_root_unless_that_is_allowed(
     assert line(drover("doctor", "--allow-root"), "agent noop on")[:4] == "ok  "
 
 
+@pytest.mark.slow
 def test_doctor_finds_a_pooler_that_forwards_no_notification(drover: Drover, own_login: str, config: Path) -> None:
     with pooler(own_login, "transaction") as via:
         written(config, make_conninfo(via, user="drover_scheduler"))
@@ -95,6 +96,7 @@ def test_doctor_finds_a_pooler_that_forwards_no_notification(drover: Drover, own
     assert done.status == 0
 
 
+@pytest.mark.slow
 def test_log_in_that_is_refused_is_told_and_the_rest_goes_on(
     drover: Drover, own_login: str, config: Path, database_with_roles: str
 ) -> None:

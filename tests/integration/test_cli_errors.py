@@ -177,6 +177,7 @@ def test_version_needs_no_configuration(drover: Drover, config: Path) -> None:
     assert (done.status, done.out.split()[0]) == (0, "drover")
 
 
+@pytest.mark.slow
 def test_closed_standard_output_causes_no_traceback(
     database: str, config: Path, connection: psycopg.Connection
 ) -> None:

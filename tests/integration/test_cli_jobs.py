@@ -125,6 +125,7 @@ def test_log_of_a_silent_job_is_empty(drover: Drover, active: psycopg.Connection
     assert drover("log", str(insert(active))) == Done(0, "", "")
 
 
+@pytest.mark.slow
 def test_log_follows_a_job_to_its_end(database: str, config: Path, active: psycopg.Connection) -> None:
     job = insert(active)
     write_log(active, job, "first")

@@ -18,6 +18,7 @@ def text(record: Path) -> str:
     return "[hosts.alpha]\n" + agent("a", rec(record), slots=2)
 
 
+@pytest.mark.slow
 def test_a_schedule_is_added_shown_run_switched_and_removed_c50(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     added = ask("schedule add nightly --every 1h --priority b a {}")

@@ -202,6 +202,7 @@ def test_name_can_be_used_once(drover: Drover, active: psycopg.Connection) -> No
     assert one(active.execute("select count(*) from drover.jobqueue")) == (1,)
 
 
+@pytest.mark.slow
 def test_each_line_of_stdin_is_a_job(database: str, config: Path, active: psycopg.Connection) -> None:
     lines = [f"file {number}" for number in range(25_000)]
     done = _piped(database, config, "submit noop - --urgent", "\n".join(lines).encode())
@@ -212,6 +213,7 @@ def test_each_line_of_stdin_is_a_job(database: str, config: Path, active: psycop
     assert [row[1] for row in rows] == [int(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_bad_line_of_stdin_queues_nothing(database: str, config: Path, active: psycopg.Connection) -> None:
     done = _piped(database, config, "submit noop -", b"good\n" * 25_000 + b"bad\xff\n")
     assert (done.returncode, done.stdout) == (2, b"")
@@ -271,6 +273,7 @@ def test_notification_wakes_a_waiting_command(
         assert [first.job, *(end.job for end in waiting)] == jobs
 
 
+@pytest.mark.slow
 def test_end_without_a_notification_is_seen_by_polling(
     drover: Drover, database: str, active: psycopg.Connection
 ) -> None:

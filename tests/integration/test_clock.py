@@ -13,6 +13,8 @@ from tests.integration.daemon import Daemon, agent, rec, start
 from tests.integration.test_commands import told
 from tests.needs import FAKETIME, need
 
+pytestmark = pytest.mark.slow
+
 HOST = "[hosts.alpha]\n"
 # Long, so that nothing comes about by a renewal or a look for lost wake-ups that was due anyway.
 PATIENT = "[scheduler]\nlease = 300\nlease_renewal = 100\nrescan = 300\n"

@@ -76,6 +76,7 @@ def quoting(command: list[str]) -> list[str]:
     return ["bash", "-c", " ".join(["exec", *command, '"${@@Q}"']), "ssh"]
 
 
+@pytest.mark.slow
 def test_agents_work_behind_the_ssh_binary_over_one_connection_f8_c24(
     launch: Launch, beta: Server, record: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_agents_work_behind_the_ssh_binary_over_one_connection_f8_c24(
     assert (hosts(record), len(there), connections(beta)) == ({"beta": 7}, 3, 1)
 
 
+@pytest.mark.slow
 def test_agents_beyond_the_session_limit_get_another_connection(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
@@ -169,6 +171,7 @@ def freed(daemon: Daemon, slurm: Slurm, timeout: float = PATIENCE_S) -> None:
     daemon.until(lambda: not slurm.jobs() and not slurm.tasks(), timeout, what="Slurm has not freed it")
 
 
+@pytest.mark.slow
 def test_a_job_for_a_node_runs_there_under_slurm_c24_f8(launch: Launch, slurm: Slurm, record: Path, gate: Path) -> None:
     daemon = launch("[hosts.here]\n" + nodes(slurm, "alpha", "beta") + agent("rec", rec(record)))
     pk = daemon.insert(jq_type="rec", jq_args=f"gate:{gate}", jq_host="beta")
@@ -184,6 +187,7 @@ def test_a_job_for_a_node_runs_there_under_slurm_c24_f8(launch: Launch, slurm: S
     assert [daemon.attempts(each)[0]["att_host"] for each in (pk, near)] == ["beta", "here"]
 
 
+@pytest.mark.slow
 def test_several_agents_work_at_once_on_a_node_c24(launch: Launch, slurm: Slurm, record: Path, gate: Path) -> None:
     daemon = launch(nodes(slurm, "alpha", "beta") + agent("rec", rec(record), slots=CPUS))
     pks = daemon.insert_all([{"jq_type": "rec", "jq_args": f"gate:{gate}"} for _ in range(2 * CPUS)])
@@ -195,6 +199,7 @@ def test_several_agents_work_at_once_on_a_node_c24(launch: Launch, slurm: Slurm,
     freed(daemon, slurm)
 
 
+@pytest.mark.slow
 def test_one_host_can_stand_for_a_whole_partition_c24(launch: Launch, slurm: Slurm, record: Path, gate: Path) -> None:
     command = slurm.srun("--ntasks=1", MEMORY)
     daemon = launch(behind("cluster", command, max=2 * CPUS) + agent("rec", rec(record), slots=2 * CPUS))
@@ -205,6 +210,7 @@ def test_one_host_can_stand_for_a_whole_partition_c24(launch: Launch, slurm: Slu
     daemon.wait_all(pks)
 
 
+@pytest.mark.slow
 def test_output_and_exit_status_come_back_from_a_node_c27(launch: Launch, slurm: Slurm) -> None:
     daemon = launch(nodes(slurm, "beta") + agent("sh", ["sh", "-c", SCRIPT], kind="exec"))
     pk = daemon.insert(jq_type="sh", jq_args="line")
@@ -214,6 +220,7 @@ def test_output_and_exit_status_come_back_from_a_node_c27(launch: Launch, slurm:
     assert set(said(daemon, pk, "err").splitlines()) == err
 
 
+@pytest.mark.slow
 def test_arguments_of_an_agent_arrive_unchanged_on_a_node(launch: Launch, slurm: Slurm) -> None:
     daemon = launch(nodes(slurm, "beta") + agent("say", ["printf", "<%s>", "{args}", ""], kind="exec"))
     text = """a  b $(touch x); 'so' "so" \\n *"""
@@ -222,6 +229,7 @@ def test_arguments_of_an_agent_arrive_unchanged_on_a_node(launch: Launch, slurm:
     assert said(daemon, pk, "out") == f"<{text}><>"
 
 
+@pytest.mark.slow
 def test_long_lines_reach_a_node_c27(launch: Launch, slurm: Slurm, record: Path) -> None:
     daemon = launch(nodes(slurm, "beta") + agent("rec", rec(record)))
     text = "x" * 1_000_000
@@ -230,6 +238,7 @@ def test_long_lines_reach_a_node_c27(launch: Launch, slurm: Slurm, record: Path)
     assert note["line"] == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [READER, DEAF], ids=["reader", "deaf"])
 def test_killjob_ends_what_runs_on_a_node_and_frees_it_f9(launch: Launch, slurm: Slurm, command: list[str]) -> None:
     daemon = launch(nodes(slurm, "beta") + agent("victim", command))
@@ -242,6 +251,7 @@ def test_killjob_ends_what_runs_on_a_node_and_frees_it_f9(launch: Launch, slurm:
     freed(daemon, slurm)
 
 
+@pytest.mark.slow
 def test_a_stopped_daemon_leaves_no_job_running_or_pending_in_slurm_f9(
     launch: Launch, slurm: Slurm, record: Path
 ) -> None:
@@ -254,6 +264,7 @@ def test_a_stopped_daemon_leaves_no_job_running_or_pending_in_slurm_f9(
     assert slurm.jobs() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [READER, DEAF], ids=["reader", "deaf"])
 def test_srun_ends_the_job_step_when_the_daemon_is_killed_f9(launch: Launch, slurm: Slurm, command: list[str]) -> None:
     daemon = launch(nodes(slurm, "beta") + agent("victim", command, slots=2))
@@ -281,6 +292,7 @@ def at_work_twice(daemon: Daemon, slurm: Slurm) -> list[int]:
     return watched
 
 
+@pytest.mark.slow
 def test_limits_of_a_type_apply_on_the_node_and_not_to_srun(launch: Launch, slurm: Slurm) -> None:
     daemon = launch(nodes(slurm, "beta") + agent("reader", READER, limits={"nofile": 77, "fsize": 4096}))
     daemon.wait(daemon.insert(jq_type="reader", jq_args="x"), "running")

@@ -102,6 +102,7 @@ def test_killjob_of_a_job_not_in_hand_changes_nothing_f136(launch: Launch, text:
     assert [daemon.row(pk)["jq_state"] for pk in (done, queued)] == ["done", "queued"]
 
 
+@pytest.mark.slow
 def test_a_killed_job_stays_killed_when_its_daemon_dies_f134(launch: Launch, tmp_path: Path) -> None:
     ignoring = "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); print('OK')"
     deaf = python(f"{ignoring}\nfor line in sys.stdin: signal.pause()")
@@ -282,6 +283,7 @@ def test_a_dead_daemon_does_not_keep_a_command_open(launch: Launch, record: Path
     assert len(row["jq_result"]) == 1
 
 
+@pytest.mark.slow
 def test_reset_tries_failed_slots_at_once(launch: Launch, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     lines_ = ["import os, sys", f"if os.path.exists({str(broken)!r}): sys.exit(1)", "print('OK')"]
@@ -315,6 +317,7 @@ def test_a_job_is_visible_at_once_and_never_starts_if_cancelled_before_t66(
     assert {(daemon.row(pk)["jq_state"], daemon.row(pk)["jq_end_bits"]) for pk in pks} == {("cancelled", 2)}
 
 
+@pytest.mark.slow
 def test_a_command_in_the_second_of_the_claim_reaches_the_job_t59(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     for _ in range(10):
@@ -325,6 +328,7 @@ def test_a_command_in_the_second_of_the_claim_reaches_the_job_t59(launch: Launch
         daemon.wait_all(pks, "cancelled")
 
 
+@pytest.mark.slow
 def test_jobs_that_were_cancelled_while_no_daemon_ran_never_start_t66(launch: Launch, text: str, record: Path) -> None:
     first = launch(PATIENT + text)
     first.stop()
@@ -448,6 +452,7 @@ def one_of(verb: str, job: int) -> str:
     return " ".join([verb, *words]).format(job=job, queue="new" if verb in ("add-queue", "remove-queue") else "one")
 
 
+@pytest.mark.slow
 def test_a_command_of_each_verb_ends_with_an_answer_j88_t36(launch: Launch, text: str) -> None:
     daemon = launch("[queues.one]\n" + text)
     second = launch("[queues.one]\n" + text, wait=False)
@@ -474,6 +479,7 @@ def test_a_command_of_each_verb_ends_with_an_answer_j88_t36(launch: Launch, text
     assert [each.wait_exit() for each in (daemon, second)] == [0, 0]
 
 
+@pytest.mark.slow
 def test_more_commands_in_one_transaction_than_one_read_all_end_j88(launch: Launch, text: str) -> None:
     daemon = launch(text)
     insert = "insert into drover.jobqueue (jq_type, jq_args) select 'command', 'poll' from generate_series(1, 350)"
@@ -527,6 +533,7 @@ ODD = [
 ]
 
 
+@pytest.mark.slow
 def test_a_thousand_malformed_commands_all_fail_with_a_reason_f137_j87_j95(launch: Launch, text: str) -> None:
     daemon = launch(text)
     dice = random.Random(20260101)

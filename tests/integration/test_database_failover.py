@@ -161,6 +161,7 @@ def owner(daemon: Daemon) -> int:
     return int(daemon.value(query))
 
 
+@pytest.mark.slow
 def test_the_active_daemon_resumes_after_lost_connections_and_runs_no_job_twice_c14(
     launch: Launch, record: Path
 ) -> None:
@@ -184,6 +185,7 @@ def began(daemon: Daemon, pk: int) -> bool:
     return any(each["att_outcome"] == "rescued" and each["att_agent"] for each in daemon.attempts(pk))
 
 
+@pytest.mark.slow
 def test_the_standby_takes_over_when_only_the_active_daemon_loses_the_database_c11_c14(
     launch: Launch, door: Door, record: Path, gate: Path
 ) -> None:
@@ -218,6 +220,7 @@ def test_a_second_daemon_with_reset_takes_no_job_of_a_live_one_f128(launch: Laun
     assert len(lines(record)) == 4
 
 
+@pytest.mark.slow
 def test_rows_of_a_daemon_that_was_killed_elsewhere_are_given_back_once_its_lease_is_over_f126(
     launch: Launch, record: Path, gate: Path
 ) -> None:

@@ -178,6 +178,7 @@ def are_idle(daemon: Daemon) -> bool:
     return bool(counts[-1] == "0")
 
 
+@pytest.mark.slow
 def test_agent_output_during_a_database_outage_is_bounded_and_counted(site: Daemon, door: Door, gate: Path) -> None:
     pks = site.insert_all([{"jq_type": "babble", "jq_args": "x"}] * BABBLERS)
     site.wait_all(pks, "running")
@@ -215,6 +216,7 @@ def test_a_daemon_without_its_database_retries_and_logs_at_a_bounded_rate_j51(si
     door.open()
 
 
+@pytest.mark.slow
 def test_agent_sql_during_a_database_outage_gets_an_error(
     launch: Launch, door: Door, gate: Path, tmp_path: Path
 ) -> None:
@@ -244,6 +246,7 @@ for line in sys.stdin:
     assert re.fullmatch(r"ERROR no database connection within 0.5 s: .+\nOK\n", told.read_text())
 
 
+@pytest.mark.slow
 def test_output_that_cannot_be_saved_blocks_agents_and_is_saved_whole_later(site: Daemon) -> None:
     with psycopg.connect(site.database) as locker:
         locker.execute("lock table drover.output in access exclusive mode")

@@ -93,6 +93,7 @@ def test_a_daemon_works_behind_a_pooler(launch: Launch, database_with_roles: str
     assert not re.search(r"ERROR|prepared statement|cursor", daemon.stderr())
 
 
+@pytest.mark.slow
 def test_a_daemon_behind_a_transaction_pooler_polls_and_says_so_once(
     launch: Launch, database_with_roles: str, record: Path
 ) -> None:

@@ -95,6 +95,7 @@ def test_detached_job_ends_like_any_other_c41(launch: Launch, site: Site) -> Non
     daemon.until(lambda: not site.entries() and not daemon.execute("select * from drover.detached"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [0, 3])
 def test_job_goes_on_when_its_daemon_is_killed_and_is_adopted_c41(launch: Launch, site: Site, code: int) -> None:
     first = launch(site.config())
@@ -124,6 +125,7 @@ def test_job_goes_on_over_an_orderly_end_c41(launch: Launch, site: Site) -> None
     assert site.starts == [f"{pk}.1"]
 
 
+@pytest.mark.slow
 def test_standby_adopts_a_job_of_a_daemon_that_was_stopped_c41(launch: Launch, site: Site) -> None:
     first = launch(site.config())
     second = launch(site.config(), wait=False)
@@ -138,6 +140,7 @@ def test_standby_adopts_a_job_of_a_daemon_that_was_stopped_c41(launch: Launch, s
     assert site.starts == [f"{pk}.1"]
 
 
+@pytest.mark.slow
 def test_daemon_that_is_executed_anew_adopts_its_jobs_c41(launch: Launch, site: Site) -> None:
     daemon = launch(site.config())
     pk = daemon.insert(jq_type="long", jq_args=site.script())
@@ -150,6 +153,7 @@ def test_daemon_that_is_executed_anew_adopts_its_jobs_c41(launch: Launch, site: 
     assert site.starts == [f"{pk}.1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["cancel", "killjob"])
 def test_commands_reach_an_adopted_job_c41(launch: Launch, site: Site, verb: str) -> None:
     first = launch(site.config())
@@ -163,6 +167,7 @@ def test_commands_reach_an_adopted_job_c41(launch: Launch, site: Site, verb: str
     second.until(lambda: not site.entries())
 
 
+@pytest.mark.slow
 def test_time_limit_of_an_adopted_job_runs_from_its_start_c41(launch: Launch, site: Site) -> None:
     first = launch(site.config())
     pk = first.insert(jq_type="long", jq_args=site.script(), jq_timeout="3 s")
@@ -174,6 +179,7 @@ def test_time_limit_of_an_adopted_job_runs_from_its_start_c41(launch: Launch, si
     assert site.starts == [f"{pk}.1"]
 
 
+@pytest.mark.slow
 def test_reboot_of_the_host_is_an_interruption_c41(launch: Launch, site: Site) -> None:
     first = launch(site.config())
     pk = first.insert(jq_type="long", jq_args=site.script())
@@ -209,6 +215,7 @@ def test_job_whose_row_says_running_and_that_never_began_goes_back_c41(launch: L
     assert site.starts == [f"{pk}.2"]
 
 
+@pytest.mark.slow
 def test_keeper_without_a_job_is_told_to_end_c41(launch: Launch, site: Site) -> None:
     first = launch(site.config())
     pk = first.insert(jq_type="long", jq_args=site.script())
@@ -263,6 +270,7 @@ def test_show_lists_what_hosts_keep_of_a_job_c41(launch: Launch, site: Site, con
     assert "Kept on hosts" in run_as(daemon.database, config, "frontend", f"show {pk}").out
 
 
+@pytest.mark.slow
 def test_adopted_job_waits_for_a_slot_and_why_says_so_c41(launch: Launch, site: Site) -> None:
     first = launch(site.config())
     pks = [first.insert(jq_type="long", jq_args=site.script()) for _ in range(2)]
@@ -304,6 +312,7 @@ def test_job_whose_spool_cannot_be_written_fails_and_says_why_c41(launch: Launch
     assert site.starts == []
 
 
+@pytest.mark.slow
 def test_attached_process_that_is_killed_is_replaced_c41(launch: Launch, site: Site) -> None:
     daemon = launch(site.config())
     pk = daemon.insert(jq_type="long", jq_args=site.script())
@@ -339,6 +348,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.slow
 def test_job_on_another_host_outlives_the_daemon_c41(launch: Launch, site: Site, server: Server) -> None:
     first = launch(far(site, server))
     pk = first.insert(jq_type="long", jq_args=site.script(5))
@@ -354,6 +364,7 @@ def test_job_on_another_host_outlives_the_daemon_c41(launch: Launch, site: Site,
     second.until(lambda: not site.entries())
 
 
+@pytest.mark.slow
 def test_job_goes_on_when_its_connection_is_cut_c41(launch: Launch, site: Site, server: Server) -> None:
     daemon = launch(far(site, server), ssh=SOON)
     pk = daemon.insert(jq_type="long", jq_args=site.script())
@@ -369,6 +380,7 @@ def test_job_goes_on_when_its_connection_is_cut_c41(launch: Launch, site: Site, 
     assert site.starts == [f"{pk}.1"]
 
 
+@pytest.mark.slow
 def test_job_on_a_host_that_is_down_can_be_cancelled_c41(launch: Launch, site: Site, server: Server) -> None:
     daemon = launch(far(site, server), ssh=SOON)
     pk = daemon.insert(jq_type="long", jq_args=site.script())
@@ -382,6 +394,7 @@ def test_job_on_a_host_that_is_down_can_be_cancelled_c41(launch: Launch, site: S
     assert site.starts == [f"{pk}.1"]
 
 
+@pytest.mark.slow
 def test_start_whose_connection_is_lost_on_its_way_runs_once_c41(launch: Launch, site: Site, server: Server) -> None:
     """The connection is lost while the host has not said yet that the command runs: it runs, or is refused later."""
     daemon = launch(far(site, server), ssh=SOON)

@@ -109,6 +109,7 @@ def test_init_refuses_an_encoding_with_undefined_bytes(postgres: str) -> None:
         migrate.apply(conninfo)
 
 
+@pytest.mark.slow
 def test_check_warns_of_the_encoding_of_an_existing_database(
     postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def test_life_of_a_job_is_told_in_order_signed_and_with_its_end_t64_t93_t98_t100
     assert daemon.value("select count(*) from drover.jobqueue where jq_type = 'notify'") == 0
 
 
+@pytest.mark.slow
 def test_a_crash_of_the_daemon_loses_no_event_and_keeps_their_order_t93_t98_t40(
     launch: Launch, receiver: Receiver
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_crash_of_the_daemon_loses_no_event_and_keeps_their_order_t93_t98_t40(
         assert receiver.texts(job) == sorted(receiver.texts(job))
 
 
+@pytest.mark.slow
 def test_a_crash_of_the_receiver_and_of_the_daemon_lose_no_event_and_keep_their_order_t98(
     launch: Launch, tmp_path: Path
 ) -> None:
@@ -179,6 +181,7 @@ def test_a_crash_of_the_receiver_and_of_the_daemon_lose_no_event_and_keep_their_
     assert told[jobs[0]].count("crash") >= 2
 
 
+@pytest.mark.slow
 def test_a_receiver_that_fails_twice_gets_the_event_by_the_third_try_t98(launch: Launch) -> None:
     with closing(Receiver(lambda n: 500 if n < 3 else 200)) as receiver:
         daemon = launch(LOCAL)
@@ -189,6 +192,7 @@ def test_a_receiver_that_fails_twice_gets_the_event_by_the_third_try_t98(launch:
         assert daemon.value("select del_tries from drover.delivery") == 3
 
 
+@pytest.mark.slow
 def test_a_receiver_that_answers_500_for_ever_ends_as_a_dead_letter_t98_t102(launch: Launch) -> None:
     with closing(Receiver(lambda _: 500)) as receiver:
         daemon = launch(LOCAL)
@@ -199,6 +203,7 @@ def test_a_receiver_that_answers_500_for_ever_ends_as_a_dead_letter_t98_t102(lau
         assert daemon.value("select count(*) from drover.dead_letter where dead_reason = 'not delivered'") == 2
 
 
+@pytest.mark.slow
 def test_a_receiver_that_hangs_delays_no_job_t99(launch: Launch) -> None:
     with closing(Receiver(lambda _: 0)) as receiver:
         daemon = launch(LOCAL)
@@ -210,6 +215,7 @@ def test_a_receiver_that_hangs_delays_no_job_t99(launch: Launch) -> None:
         assert daemon.value("select del_text from drover.delivery").endswith("no answer within 1 s")
 
 
+@pytest.mark.slow
 def test_no_redirect_is_followed_t98(launch: Launch, receiver: Receiver) -> None:
     with closing(Receiver(lambda _: 302, receiver.url)) as first:
         daemon = launch(LOCAL)
@@ -220,6 +226,7 @@ def test_no_redirect_is_followed_t98(launch: Launch, receiver: Receiver) -> None
     assert receiver.got == []
 
 
+@pytest.mark.slow
 def test_private_address_is_refused_unless_permitted_t98(launch: Launch, receiver: Receiver) -> None:
     daemon = launch(HOST + NOOP + OFTEN + notify())
     subscribe(daemon, receiver.url.replace("127.0.0.1", "localhost"), kind="user")
@@ -252,6 +259,7 @@ def test_state_list_of_its_condition_and_event_are_one_transaction_t76_t93(launc
     assert row == {"with_list": True, "with_event": True}
 
 
+@pytest.mark.slow
 def test_what_has_no_room_or_no_time_left_is_a_dead_letter_t102_t103(launch: Launch) -> None:
     with closing(Receiver(lambda _: 0)) as receiver:
         daemon = launch(LOCAL)
@@ -281,6 +289,7 @@ def test_a_dead_letter_goes_to_the_log_and_to_two_receivers_at_once_c52_t32(laun
 # ---- commands
 
 
+@pytest.mark.slow
 def test_commands_subscribe_show_post_and_unsubscribe_t95_t96_t97(launch: Launch, receiver: Receiver, ask: Ask) -> None:
     daemon = launch(LOCAL)
     job = held(daemon)

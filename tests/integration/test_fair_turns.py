@@ -47,6 +47,7 @@ def test_ten_jobs_wait_behind_a_thousand_of_another_only_without_fair_turns(
     assert order[:last].count(ANNA) == before
 
 
+@pytest.mark.slow
 def test_a_late_submitter_waits_for_few_running_jobs_of_others(launch: Launch, record: Path) -> None:
     held = 40  # so few that no claim counts as slow, after which the next would go on behind the late ones for a while
     daemon = launch(ONE_HOST + agent("rec", rec(record), fair=True) + f"[scheduler]\nhold_max = {held}\n")

@@ -55,6 +55,7 @@ def test_jobs_inserted_while_the_notify_queue_is_full_are_found(daemon: Daemon) 
     daemon.wait_all([*jobs, order])
 
 
+@pytest.mark.slow
 def test_notifications_resume_when_the_notify_queue_has_room(daemon: Daemon, ask: Ask) -> None:
     daemon.execute(FILL)
     daemon.execute("set drover.notify = off", role="drover_frontend")

@@ -102,6 +102,7 @@ def too_early(daemon: Daemon) -> Any:
 # ---- shapes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_random_graph_of_500_jobs_ends_in_a_valid_order_r31(daemon: Daemon, seed: int) -> None:
     chance = random.Random(seed)
@@ -124,6 +125,7 @@ def test_one_parent_with_100_children_and_one_child_with_100_parents_r33_c31(dae
     assert (too_early(daemon), last["jq_unmet"]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_claims_go_on_while_a_fan_is_settled_r33(daemon: Daemon) -> None:
     with daemon.login("drover_frontend").transaction():
         first, second, third = (daemon.insert(role="drover_frontend", jq_type="noop") for _ in range(3))
@@ -222,6 +224,7 @@ def test_a_failed_job_is_diagnosed_and_retried_and_its_child_runs_r6_r7(daemon: 
 # ---- races
 
 
+@pytest.mark.slow
 def test_of_200_edges_that_race_with_a_claim_each_holds_or_is_refused_r38_r91(daemon: Daemon) -> None:
     held = daemon.insert(role="drover_frontend", jq_type="noop", jq_state="held")
     holds, refused = [], []
@@ -259,6 +262,7 @@ def test_no_child_is_claimed_when_one_of_its_parents_fails_r91(daemon: Daemon) -
     assert daemon.value("select count(*) from drover.attempt where att_jq_fk = any (%s)", children) == 0
 
 
+@pytest.mark.slow
 def test_a_child_starts_if_its_scheduler_died_before_settling_c28(launch: Launch) -> None:
     types = "[hosts.alpha]\n" + agent("noop", NOOP)
     daemon = launch(types)
@@ -400,6 +404,7 @@ def test_job_of_another_is_not_hidden_t27(daemon: Daemon, drover: Drover, monkey
 # ---- locks
 
 
+@pytest.mark.slow
 def test_a_locked_job_skipped_by_a_claim_runs_after_the_commit_j51(launch: Launch, record: Path) -> None:
     paused = "[hosts.alpha]\n[queues.default]\npaused = true\n[scheduler]\nrescan = 60\n"
     daemon = launch(paused + agent("rec", rec(record)))

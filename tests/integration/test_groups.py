@@ -129,6 +129,7 @@ def test_an_orderly_stop_hands_the_group_over_f46(launch: Launch, text: str, rec
     assert (row["jq_rescued"], row["jq_interruptions"], row["jq_attempt"]) == (0, 0, 2)
 
 
+@pytest.mark.slow
 def test_a_daemon_that_was_stopped_past_its_lease_writes_nothing_and_stands_by_t65(
     launch: Launch, text: str, record: Path, tmp_path: Path
 ) -> None:
@@ -211,6 +212,7 @@ def backends(daemon: Daemon) -> list[dict[str, Any]]:
     return daemon.execute(query)
 
 
+@pytest.mark.slow
 def test_an_idle_daemon_keeps_the_same_connections_j60(launch: Launch, text: str) -> None:
     daemon = launch(text.replace("lease_renewal = 0.3", "lease_renewal = 0.02"))
     first = daemon.until(lambda: found if len(found := backends(daemon)) == 2 else None)
@@ -256,6 +258,7 @@ def test_a_row_wakes_the_daemon_that_serves_its_queue_j64(launch: Launch, tmp_pa
     assert [lines(each) for each in records_of] == [["None", "default"], ["other", "low"]]
 
 
+@pytest.mark.slow
 def test_a_thousand_rows_in_one_transaction_wake_the_daemon_a_few_times_j66(launch: Launch, text: str) -> None:
     daemon = launch("[scheduler]\nstatus_interval = 0.2\n" + text.replace(QUICK, "rescan = 600\n"))
     daemon.wait(daemon.insert(jq_type="a", jq_args="first"))
@@ -300,6 +303,7 @@ def test_a_standby_without_notifications_takes_over_after_the_lease_c8(
 # ---- other machines, other servers
 
 
+@pytest.mark.slow
 def test_jobs_in_hand_before_a_reboot_run_again_r58(launch: Launch, text: str, gate: Path, record: Path) -> None:
     first = launch(text)
     pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
@@ -311,6 +315,7 @@ def test_jobs_in_hand_before_a_reboot_run_again_r58(launch: Launch, text: str, g
     assert (row["jq_attempt"], row["jq_rescued"], len(lines(record))) == (2, 1, 2)
 
 
+@pytest.mark.slow
 def test_a_daemon_on_another_machine_continues_with_the_same_database_t106(
     launch: Launch, text: str, gate: Path
 ) -> None:

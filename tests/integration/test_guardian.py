@@ -128,6 +128,7 @@ def children(pid: int) -> list[int]:
 # ---- nobody survives
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_no_process_survives_a_killed_daemon_f115(daemon: Daemon, family: Family, kind: str) -> None:
     members = family(kind)
@@ -174,6 +175,7 @@ def test_an_orphan_that_exits_is_reaped(daemon: Daemon, meeting: Meeting) -> Non
     daemon.until(lambda: children(daemon.process.pid) == [daemon.pid], what="it was not reaped")
 
 
+@pytest.mark.slow
 def test_an_embedded_database_serves_others_after_its_daemon_is_killed(tmp_path: Path, begin: Begin) -> None:
     need("postgres")
     need("setpriv")

@@ -102,6 +102,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_a_hostile_agent_loses_its_item_and_delays_no_other_f75_f103_f113(launch: Launch, attack: Attack) -> None:
     bad = hostile(attack.program, *attack.arguments, **dict(attack.keys))
@@ -122,6 +123,7 @@ def test_a_hostile_agent_loses_its_item_and_delays_no_other_f75_f103_f113(launch
     slots(daemon, "ST_FREE", "bad")
 
 
+@pytest.mark.slow
 def test_a_fork_bomb_stops_at_its_limit_and_is_killed_whole(launch: Launch) -> None:
     bomb = hostile("fork_bomb", NOBODYS_UID, limits={"nproc": 50}, item_timeout=2)
     daemon = launch(QUICK + LOCAL + bomb + puppet("good"))
@@ -256,6 +258,7 @@ JOBS = 6
 SLOWER = 2.0
 
 
+@pytest.mark.slow
 def test_floods_less_than_double_the_duration_of_jobs_of_other_types_f75(launch: Launch) -> None:
     floods = {"words": ("1", "la"), "logs": ("1", "LOG la"), "errors": ("2", "la")}
     tables = [hostile("floods", *how, name=name) for name, how in floods.items()]

@@ -67,6 +67,7 @@ def lives(pid: int) -> bool:
 # ---- an orderly restart
 
 
+@pytest.mark.slow
 def test_a_restart_in_the_middle_of_an_item_keeps_agent_and_item(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     pk, pid = work(unit, meeting)
@@ -79,6 +80,7 @@ def test_a_restart_in_the_middle_of_an_item_keeps_agent_and_item(serve: Serve, m
     assert not lives(pid)
 
 
+@pytest.mark.slow
 def test_two_restarts_in_a_row_keep_the_agent(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     pk, pid = work(unit, meeting)
@@ -89,6 +91,7 @@ def test_two_restarts_in_a_row_keep_the_agent(serve: Serve, meeting: Meeting) ->
     assert (unit.daemon.wait(pk)["jq_attempt"], int(meeting.hear())) == (1, pid)
 
 
+@pytest.mark.slow
 def test_a_second_restart_during_the_first_keeps_the_agent(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     pk, pid = work(unit, meeting)
@@ -100,6 +103,7 @@ def test_a_second_restart_during_the_first_keeps_the_agent(serve: Serve, meeting
     assert (unit.daemon.wait(pk)["jq_attempt"], int(meeting.hear())) == (1, pid)
 
 
+@pytest.mark.slow
 def test_a_daemon_killed_while_it_takes_over_leaves_all_to_the_next(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     pk, pid = work(unit, meeting)
@@ -111,6 +115,7 @@ def test_a_daemon_killed_while_it_takes_over_leaves_all_to_the_next(serve: Serve
     assert (unit.daemon.wait(pk)["jq_attempt"], int(meeting.hear())) == (1, pid)
 
 
+@pytest.mark.slow
 def test_a_command_in_hand_at_a_restart_goes_back_to_the_queue_at_no_cost(serve: Serve, meeting: Meeting) -> None:
     script = f"{meeting.tell('$$')}; {meeting.wait}"
     unit = serve(settings(keep_agents=True) + LOCAL + agent("run", ["sh", "-c", script], kind="exec"))
@@ -123,6 +128,7 @@ def test_a_command_in_hand_at_a_restart_goes_back_to_the_queue_at_no_cost(serve:
     assert (row["jq_attempt"], row["jq_interruptions"], first != second, lives(first)) == (2, 0, True, False)
 
 
+@pytest.mark.slow
 def test_items_in_hand_of_a_query_are_not_given_out_again_after_a_restart(serve: Serve, meeting: Meeting) -> None:
     script = f'echo LOG $n; test "$n" -gt 2 || {{ {meeting.tell("here")}; {meeting.wait}; }}'
     unit = serve(settings(keep_agents=True, fetch_rows=7) + LOCAL + rows("rows", script, slots=2))
@@ -138,6 +144,7 @@ def test_items_in_hand_of_a_query_are_not_given_out_again_after_a_restart(serve:
     assert logged == list(range(1, 61))
 
 
+@pytest.mark.slow
 def test_agents_over_ssh_live_through_two_restarts(serve: Serve, beta: Server, meeting: Meeting) -> None:
     unit = serve(settings(keep_agents=True) + puppet(slots=2) + table("beta", beta))
     pk, pid = work(unit, meeting)
@@ -153,6 +160,7 @@ def test_agents_over_ssh_live_through_two_restarts(serve: Serve, beta: Server, m
     unit.daemon.until(lambda: not unit.pids(), what="something is left")
 
 
+@pytest.mark.slow
 def test_an_agent_that_dies_after_a_restart_fails_its_item_with_an_end_that_is_not_known(
     serve: Serve, meeting: Meeting
 ) -> None:
@@ -164,6 +172,7 @@ def test_an_agent_that_dies_after_a_restart_fails_its_item_with_an_end_that_is_n
     assert "how is not known, since a daemon before this one started it" in unit.daemon.wait(pk, "failed")["jq_endtext"]
 
 
+@pytest.mark.slow
 def test_a_program_replaced_in_place_after_a_restart_keeps_the_agent(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     pk, pid = work(unit, meeting)
@@ -177,6 +186,7 @@ def test_a_program_replaced_in_place_after_a_restart_keeps_the_agent(serve: Serv
     assert (unit.daemon.wait(pk)["jq_attempt"], int(meeting.hear())) == (1, pid)
 
 
+@pytest.mark.slow
 def test_a_group_that_another_daemon_took_meanwhile_ends_the_agents(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     _, pid = work(unit, meeting)
@@ -208,6 +218,7 @@ def test_a_store_that_is_discarded_ends_agents_that_read_no_end(serve: Serve, me
     unit.daemon.until(lambda: not unit.pids(), what="something is left")
 
 
+@pytest.mark.slow
 def test_a_state_of_a_newer_version_is_not_gone_on_with(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     pk, pid = work(unit, meeting)
@@ -224,6 +235,7 @@ def test_a_state_of_a_newer_version_is_not_gone_on_with(serve: Serve, meeting: M
     assert unit.daemon.wait(pk)["jq_attempt"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("failures", "is_kept"), [(2, True), (3, False)])
 def test_a_state_goes_on_with_the_third_daemon_that_begins_with_it_at_most(
     serve: Serve, meeting: Meeting, failures: int, is_kept: bool
@@ -251,6 +263,7 @@ def newer(fd: int) -> int:
     return copy
 
 
+@pytest.mark.slow
 def test_a_store_that_is_too_small_ends_all_agents(serve: Serve, meeting: Meeting) -> None:
     unit = serve(most=5)
     pk, pid = work(unit, meeting)
@@ -262,6 +275,7 @@ def test_a_store_that_is_too_small_ends_all_agents(serve: Serve, meeting: Meetin
     assert unit.daemon.wait(pk)["jq_attempt"] == 2
 
 
+@pytest.mark.slow
 def test_another_group_in_the_configuration_ends_the_agents(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     _, pid = work(unit, meeting)
@@ -283,6 +297,7 @@ def test_without_a_store_a_restart_is_a_stop(serve: Serve, meeting: Meeting) -> 
 # ---- a crash
 
 
+@pytest.mark.slow
 def test_an_idle_agent_outlives_a_crash(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     pid = idle(unit, meeting)
@@ -292,6 +307,7 @@ def test_an_idle_agent_outlives_a_crash(serve: Serve, meeting: Meeting) -> None:
     assert (int(meeting.hear()), unit.daemon.wait(pk)["jq_attempt"]) == (pid, 1)
 
 
+@pytest.mark.slow
 def test_a_busy_agent_is_killed_after_a_crash_and_an_idle_one_goes_on(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     kept = idle(unit, meeting)
@@ -306,6 +322,7 @@ def test_a_busy_agent_is_killed_after_a_crash_and_an_idle_one_goes_on(serve: Ser
     assert other in (0, again)
 
 
+@pytest.mark.slow
 def test_a_command_is_killed_after_a_crash_before_it_is_begun_again(serve: Serve, meeting: Meeting) -> None:
     script = f"trap '' HUP TERM; {meeting.tell('$$')}; {meeting.wait}"
     unit = serve(settings(keep_agents=True) + LOCAL + agent("run", ["setsid", "sh", "-c", script], kind="exec"))
@@ -318,6 +335,7 @@ def test_a_command_is_killed_after_a_crash_before_it_is_begun_again(serve: Serve
     assert unit.daemon.wait(pk)["jq_attempt"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [puppet(slots=2, env={"A": "b"}), agent("another", ["true"])])
 def test_an_agent_that_would_be_started_otherwise_now_is_killed_after_a_crash(
     serve: Serve, meeting: Meeting, changed: str
@@ -330,6 +348,7 @@ def test_an_agent_that_would_be_started_otherwise_now_is_killed_after_a_crash(
     assert is_gone(gone)
 
 
+@pytest.mark.slow
 def test_an_agent_whose_program_was_replaced_is_killed_after_a_crash(
     serve: Serve, meeting: Meeting, tmp_path: Path
 ) -> None:
@@ -344,6 +363,7 @@ def test_an_agent_whose_program_was_replaced_is_killed_after_a_crash(
     assert is_gone(gone)
 
 
+@pytest.mark.slow
 def test_idle_agents_end_if_another_daemon_serves_after_the_crash(
     serve: Serve, launch: Launch, meeting: Meeting
 ) -> None:
@@ -378,6 +398,7 @@ def test_a_daemon_whose_warden_was_killed_stops_in_order(serve: Serve, meeting: 
     assert (unit.daemon.row(pk)["jq_state"], lives(pid)) == ("queued", False)
 
 
+@pytest.mark.slow
 def test_after_a_crash_with_a_dead_warden_nothing_goes_on(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     gone = watch(idle(unit, meeting))[1]
@@ -394,6 +415,7 @@ def warden_of(unit: Unit) -> int:
     return pid
 
 
+@pytest.mark.slow
 def test_agents_that_end_leave_the_store(serve: Serve, meeting: Meeting) -> None:
     unit = serve(settings(keep_agents=True, max_idle=0.5) + LOCAL + puppet())
     pk = unit.daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('$$')}; sleep 1.5")
@@ -408,6 +430,7 @@ def test_agents_that_end_leave_the_store(serve: Serve, meeting: Meeting) -> None
 # ---- a load
 
 
+@pytest.mark.slow
 def test_a_load_over_restarts_loses_and_repeats_nothing(serve: Serve, record: Path) -> None:
     unit = serve(settings(keep_agents=True) + reexecs.config(record).partition("\n")[2])
     outcome = reexecs.load(unit.daemon, record, 300, 150, 2, lambda text: None, restart(unit))
@@ -423,6 +446,7 @@ def restart(unit: Unit) -> Callable[[Daemon, int], str]:
     return restart
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ms", [0, 20, 50, 100, 200, 300, 400, 600])
 def test_a_daemon_that_is_killed_on_its_way_out_or_in_loses_nothing(serve: Serve, record: Path, ms: int) -> None:
     unit = serve(settings(keep_agents=True) + LOCAL + agent("one", rec(record), slots=2))
@@ -471,6 +495,7 @@ def ends_once(unit: Unit, meeting: Meeting, pk: int, pid: int) -> None:
     assert "".join(part["out_data"] for part in parts) == "one\ntwo\n"
 
 
+@pytest.mark.slow
 def test_a_detached_job_is_adopted_after_each_restart_c41(serve: Serve, meeting: Meeting, tmp_path: Path) -> None:
     unit = serve(detached(tmp_path))
     pk, pid = begin_detached(unit, meeting)
@@ -481,6 +506,7 @@ def test_a_detached_job_is_adopted_after_each_restart_c41(serve: Serve, meeting:
     ends_once(unit, meeting, pk, pid)
 
 
+@pytest.mark.slow
 def test_a_restart_keeps_an_item_in_hand_and_a_detached_job_c41(serve: Serve, meeting: Meeting, tmp_path: Path) -> None:
     unit = serve(detached(tmp_path))
     pk, pid = begin_detached(unit, meeting)
@@ -495,6 +521,7 @@ def test_a_restart_keeps_an_item_in_hand_and_a_detached_job_c41(serve: Serve, me
     ends_once(unit, meeting, pk, pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("around", ["%s", "exec env -i sh -c '%s'"])
 def test_a_detached_job_goes_on_over_a_crash_whatever_its_environment_c41(
     serve: Serve, meeting: Meeting, tmp_path: Path, around: str
@@ -508,6 +535,7 @@ def test_a_detached_job_goes_on_over_a_crash_whatever_its_environment_c41(
     ends_once(unit, meeting, pk, pid)
 
 
+@pytest.mark.slow
 def test_a_detached_job_goes_on_while_the_service_is_stopped_c41(
     serve: Serve, meeting: Meeting, tmp_path: Path
 ) -> None:
@@ -522,6 +550,7 @@ def test_a_detached_job_goes_on_while_the_service_is_stopped_c41(
     ends_once(unit, meeting, pk, pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ms", [0, 50, 150, 400])
 @pytest.mark.parametrize("end", [Unit.restart, Unit.crash])
 def test_detached_jobs_that_begin_and_end_around_a_restart_run_once_c41(

@@ -12,6 +12,8 @@ from psycopg.conninfo import make_conninfo
 from tests.integration.conftest import Launch
 from tests.integration.daemon import RUN, agent, rec
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 # The registry and the queries with an entry more, before anything reads them.
 NEW = """

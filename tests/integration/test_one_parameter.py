@@ -313,6 +313,7 @@ def test_an_idle_agent_is_used_before_a_new_one_is_started_f4(launch: Launch, tm
     assert len({note["pid"] for note in records(record)}) == 1
 
 
+@pytest.mark.slow
 def test_agents_of_a_host_never_exceed_its_maximum_f5(launch: Launch, tmp_path: Path) -> None:
     record = tmp_path / "record"
     daemon = launch(ONE_HOST + "".join(agent(f"t{n}", rec(record), slots=4) for n in range(5)))
@@ -552,6 +553,7 @@ def test_a_lock_on_a_due_row_does_not_lose_the_lease_j51(launch: Launch, tmp_pat
     daemon.wait(pk)
 
 
+@pytest.mark.slow
 def test_more_due_rows_than_one_statement_takes_all_run_j51(launch: Launch, tmp_path: Path) -> None:
     daemon = launch(ONE_HOST + agent("a", rec(tmp_path / "record"), slots=2))
     daemon.execute(

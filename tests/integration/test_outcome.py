@@ -86,6 +86,7 @@ def test_a_signal_of_an_attempt_that_was_given_back_is_not_kept_j32(
     assert ask(f"exit {job}").out == f"{ends[-1]}\n"
 
 
+@pytest.mark.slow
 def test_the_status_of_an_earlier_attempt_is_not_that_of_a_job_whose_scheduler_died(
     launch: Launch, meeting: Meeting, ask: Ask
 ) -> None:
@@ -178,6 +179,7 @@ def test_five_mb_are_stored_as_one_mib_and_a_mark_with_the_count_j110(daemon: Da
     assert row["jq_end_bits"] == 1
 
 
+@pytest.mark.slow
 def test_sixteen_mb_are_stored_whole_if_the_limit_allows_it_j34(daemon: Daemon) -> None:
     row = run(daemon, "seq -f %015.0f 1048576", jq_type="large")
     whole = "".join(f"{number:015}\n" for number in range(1, 1_048_577))
@@ -268,6 +270,7 @@ def test_output_is_stored_once_if_the_answer_of_the_database_is_lost(launch: Lau
     assert f"failpoint write_output:{when}: error" in daemon.stderr()
 
 
+@pytest.mark.slow
 def test_duration_of_an_attempt_excludes_waiting_time(launch: Launch) -> None:
     daemon = launch(LOCAL + shell("lone"))
     batch = [*["true"] * 100, "sleep 0.5", *["true", "exit 1"] * 5]  # quick ones: others are claimed in advance

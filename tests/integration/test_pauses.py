@@ -11,6 +11,8 @@ from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent
 from tests.integration.puppets import LOCAL
 
+pytestmark = pytest.mark.slow
+
 PAUSE_S = 1.5
 DONE = "select count(*) from drover.jobqueue where jq_state = 'done'"
 BEGUN = "select count(*) from drover.jobqueue where jq_state = 'running'"
@@ -39,7 +41,6 @@ def died(daemon: Daemon) -> int:
     return daemon.stderr().count("ST_RUNNING -> ST_FREEING")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["heartbeat", "item_timeout"])
 def test_items_finished_while_the_daemon_was_stopped_count_as_done(launch: Launch, limit: str) -> None:
     daemon = launch(LOCAL + agent("short", ["sh", "-c", WORK], slots=8, window=1, **{limit: 1}))

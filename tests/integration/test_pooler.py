@@ -161,6 +161,7 @@ def test_probe_that_arrives_with_an_answer_proves_nothing_j46(
     assert probed.listen_probe.is_polling
 
 
+@pytest.mark.slow
 def test_lost_listen_is_noticed_and_repeated_j46(loop: Loop, module_database: str, open_connection: Open) -> None:
     probed = Probed(loop, open_connection, make_conninfo(module_database, user="drover_scheduler"))
     turn_until(loop, lambda: probed.arrivals)

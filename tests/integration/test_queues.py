@@ -117,6 +117,7 @@ def test_few_jobs_in_one_queue_do_not_wait_for_many_in_another_j18(launch: Launc
     assert daemon.value(left) > 100
 
 
+@pytest.mark.slow
 def test_a_thousand_queues_load_and_work_j6(launch: Launch, record: Path) -> None:
     names = [f"q{n}" for n in range(1000)]
     daemon = launch(LOCAL + agent("rec", rec(record), slots=4) + "".join(limited(name, 1) for name in names))

@@ -38,6 +38,7 @@ def noted(daemon: Daemon, value: str = "") -> bool:
     return bool(daemon.value(query, value))
 
 
+@pytest.mark.slow
 def test_jobs_of_a_queue_start_no_faster_than_its_rate(launch: Launch) -> None:
     daemon = launch(limited(rate=2, rate_interval=1.0))
     began = time.monotonic()
@@ -45,6 +46,7 @@ def test_jobs_of_a_queue_start_no_faster_than_its_rate(launch: Launch) -> None:
     assert time.monotonic() - began >= 2.0
 
 
+@pytest.mark.slow
 def test_why_says_when_the_next_job_of_a_full_rate_starts_c25(launch: Launch) -> None:
     daemon = launch(limited(rate=1))
     first, second = queue(daemon), queue(daemon)
@@ -61,6 +63,7 @@ def test_other_queues_go_on_beside_a_full_rate(launch: Launch) -> None:
     assert states(daemon, late) == ["queued"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_what_was_started_before_a_restart_counts(launch: Launch, is_killed: bool) -> None:
     daemon = launch(limited(rate=1))
@@ -93,6 +96,7 @@ def test_each_value_of_an_attribute_has_a_rate_of_its_own_t57(
     assert states(daemon, late) == ["queued"]
 
 
+@pytest.mark.slow
 def test_a_value_of_any_length_has_a_rate_and_starts_are_written_down_t57(launch: Launch) -> None:
     daemon = launch(limited(rate_each=1, rate_by="data.kind"))
     words = "".join(sha256(bytes([n])).hexdigest() for n in range(200))  # no index takes that
@@ -104,6 +108,7 @@ def test_a_value_of_any_length_has_a_rate_and_starts_are_written_down_t57(launch
     assert "refuses" not in daemon.stderr()
 
 
+@pytest.mark.slow
 def test_a_job_over_the_rate_of_its_submitter_starts_when_its_time_has_come(launch: Launch) -> None:
     daemon = launch(limited(rate_each=1, rate_by="submitter", rate_interval=0.5))
     began = time.monotonic()
@@ -113,6 +118,7 @@ def test_a_job_over_the_rate_of_its_submitter_starts_when_its_time_has_come(laun
     assert daemon.value("select count(*) from drover.attempt where att_jq_fk = any (%s)", pks) == 4
 
 
+@pytest.mark.slow
 def test_a_rate_set_by_command_holds_at_once_and_over_a_restart_until_the_file_changes_it_t36(launch: Launch) -> None:
     text = LOCAL + puppet(slots=4) + "[queues.q]\n"
     daemon = launch(text)

@@ -182,6 +182,7 @@ def work(machine: Machine, meeting: Meeting, type: str = "puppet") -> tuple[int,
     return pk, int(meeting.hear())
 
 
+@pytest.mark.slow
 def test_systemctl_restart_keeps_the_agent_and_its_item(machine: Machine, meeting: Meeting) -> None:
     pk, pid = work(machine, meeting)
     before = machine.show("MainPID")
@@ -194,6 +195,7 @@ def test_systemctl_restart_keeps_the_agent_and_its_item(machine: Machine, meetin
     assert machine.show("ActiveState") == "active"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ends", [("restart",), ("kill", "--kill-whom=main", "--signal=SIGKILL")], ids=lambda words: words[0]
 )
@@ -208,6 +210,7 @@ def test_a_detached_job_goes_on_over_a_restart_and_a_crash_under_systemd_c41(
     assert (int(meeting.hear()), row["jq_attempt"], row["jq_interruptions"], row["jq_exitcode"]) == (pid, 1, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_crash_under_systemd_keeps_an_idle_agent_and_kills_a_busy_one(machine: Machine, meeting: Meeting) -> None:
     idle = machine.insert(meeting.tell("$$"))
     kept = int(meeting.hear())

@@ -125,6 +125,7 @@ def test_blocked_jobs_are_listed_with_their_condition_t78(
 # ---- let go
 
 
+@pytest.mark.slow
 def test_jobs_go_back_to_their_places_by_the_policy_t85_t86_t91(
     launch: Launch, licensed: Callable[..., str], ready: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_only_so_many_jobs_go_at_once_the_oldest_first_t85(
     assert conditions(daemon)[0]["jobs"] == 3
 
 
+@pytest.mark.slow
 def test_blocked_jobs_survive_the_kill_of_their_daemon_t84(
     launch: Launch, licensed: Callable[..., str], ready: Path
 ) -> None:
@@ -185,6 +187,7 @@ def test_blocked_jobs_survive_the_kill_of_their_daemon_t84(
     assert before["recovery_tries"] >= 2
 
 
+@pytest.mark.slow
 def test_a_job_is_in_recovery_or_in_hand_and_never_in_both_t77_t88(
     launch: Launch, licensed: Callable[..., str], ready: Path
 ) -> None:
@@ -203,6 +206,7 @@ def test_a_job_is_in_recovery_or_in_hand_and_never_in_both_t77_t88(
 # ---- the end
 
 
+@pytest.mark.slow
 def test_jobs_fail_when_their_policy_ends_t90(launch: Launch, licensed: Callable[..., str]) -> None:
     daemon = launch(HOST + licensed() + policy("tape", "wait = 0.3\nmax_tries = 2"))
     pks = daemon.insert_all([{"jq_type": "b", "jq_args": "tape is away"}] * 2)
@@ -245,6 +249,7 @@ def test_held_job_that_was_blocked_is_released_to_the_queue_t89(
 # ---- testers
 
 
+@pytest.mark.slow
 def test_tester_says_when_the_jobs_may_go_t80_t81_t12(
     launch: Launch, licensed: Callable[..., str], ready: Path, probe: tuple[Path, str]
 ) -> None:
@@ -282,6 +287,7 @@ def test_jobs_wait_until_a_host_type_or_queue_can_work_t75_t80(
     daemon.wait(pk)
 
 
+@pytest.mark.slow
 def test_hung_tester_delays_no_other_job_and_is_ended_t11(
     launch: Launch, licensed: Callable[..., str], ready: Path
 ) -> None:
@@ -307,6 +313,7 @@ def test_tester_waits_for_no_condition_itself_t81(
     daemon.until(lambda: daemon.value("select count(*) from drover.recovery") == 0)
 
 
+@pytest.mark.slow
 def test_checks_come_in_the_order_of_their_times_t83(launch: Launch, licensed: Callable[..., str]) -> None:
     type_ = agent("probe", ["true"], kind="exec")
     waits = {"late": 1.5, "soon": 0.3, "later": 0.9}

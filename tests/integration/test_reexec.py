@@ -50,6 +50,7 @@ def ends_once(daemon: Daemon, pk: int, meeting: Meeting, agents: list[int]) -> N
     assert daemon.agent_pids() == agents
 
 
+@pytest.mark.slow
 def test_a_load_over_several_executions_loses_and_repeats_nothing(launch: Launch, record: Path) -> None:
     daemon = launch(reexecs.config(record))
     outcome = reexecs.load(daemon, record, 300, 150, 2, lambda text: None)
@@ -57,6 +58,7 @@ def test_a_load_over_several_executions_loses_and_repeats_nothing(launch: Launch
     assert "bug" not in daemon.stderr()
 
 
+@pytest.mark.slow
 def test_the_command_ends_when_the_new_program_has_come_up(
     serve: Serve,
     program: Path,
@@ -71,6 +73,7 @@ def test_the_command_ends_when_the_new_program_has_come_up(
     assert daemon.stop() == 0
 
 
+@pytest.mark.slow
 def test_two_commands_are_one_execution(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet())
     pks = daemon.insert_all([{"jq_type": "command", "jq_args": "reexec"}] * 2, role="drover_operator")
@@ -78,6 +81,7 @@ def test_two_commands_are_one_execution(launch: Launch) -> None:
     assert daemon.stderr().count("the new program goes on") == 1
 
 
+@pytest.mark.slow
 def test_a_program_that_cannot_be_imported_fails_the_command(
     serve: Serve,
     program: Path,
@@ -90,6 +94,7 @@ def test_a_program_that_cannot_be_imported_fails_the_command(
     ends_once(daemon, pk, meeting, agents)
 
 
+@pytest.mark.slow
 def test_a_program_that_knows_another_version_of_the_state_only_is_not_executed(
     serve: Serve,
     program: Path,
@@ -141,6 +146,7 @@ def test_a_program_that_hangs_hands_back_at_its_deadline(
     ends_once(daemon, pk, meeting, agents)
 
 
+@pytest.mark.slow
 def test_a_signal_to_end_before_the_new_program_is_up_ends_it_in_order(
     serve: Serve, program: Path, meeting: Meeting
 ) -> None:
@@ -174,6 +180,7 @@ def test_a_daemon_that_reads_its_jobs_is_not_executed_anew(launch: Launch, tmp_p
     assert daemon.wait_exit() == 0
 
 
+@pytest.mark.slow
 def test_agents_started_later_get_three_descriptors(launch: Launch, meeting: Meeting) -> None:
     see = agent("see", each("echo LOG $(ls /proc/self/fd | tr '\\n' ' ')"))
     daemon = launch(LOCAL + puppet() + see)
@@ -187,6 +194,7 @@ def test_agents_started_later_get_three_descriptors(launch: Launch, meeting: Mee
     assert set(agents) < set(daemon.agent_pids())
 
 
+@pytest.mark.slow
 def test_output_of_a_command_is_captured_across_the_exec(launch: Launch, meeting: Meeting) -> None:
     script = f"printf 'one\\ntw'; printf 'half' >&2; {meeting.tell('here')}; {meeting.wait}; printf 'o\\n'; exit 3"
     daemon = launch(LOCAL + agent("run", ["sh", "-c", script], kind="exec"))
@@ -201,6 +209,7 @@ def test_output_of_a_command_is_captured_across_the_exec(launch: Launch, meeting
     assert (row["jq_exitcode"], row["jq_attempt"]) == (3, 1)
 
 
+@pytest.mark.slow
 def test_half_a_line_of_an_agent_is_kept(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet())
     script = f"printf 'LOG be'; {meeting.tell('here')}; {meeting.wait}; echo fore"
@@ -212,6 +221,7 @@ def test_half_a_line_of_an_agent_is_kept(launch: Launch, meeting: Meeting) -> No
     assert "LOG before" in daemon.log_text(pk)
 
 
+@pytest.mark.slow
 def test_rows_of_a_query_without_a_key_travel(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + rows("rows", f'test "$n" != 1 || {{ {meeting.tell("here")}; {meeting.wait}; }}'))
     pk = daemon.insert(jq_type="rows", jq_args="select n from generate_series(1, 5000) n", jq_msq=True)
@@ -238,6 +248,7 @@ def test_a_long_query_without_a_key_is_waited_for(launch: Launch, meeting: Meeti
     assert (row["jq_attempt"], row["jq_itemsprocessed"]) == (1, 400)
 
 
+@pytest.mark.slow
 def test_items_in_hand_of_a_keyed_query_are_not_given_out_again(launch: Launch, meeting: Meeting) -> None:
     script = f'echo LOG $n; test "$n" -gt 2 || {{ {meeting.tell("here")}; {meeting.wait}; }}'
     daemon = launch(settings(fetch_rows=7) + LOCAL + rows("rows", script, slots=2))
@@ -252,6 +263,7 @@ def test_items_in_hand_of_a_keyed_query_are_not_given_out_again(launch: Launch, 
     assert logged == list(range(1, 61))
 
 
+@pytest.mark.slow
 def test_an_answer_that_an_agent_waits_for_comes_before_the_exec(launch: Launch) -> None:
     daemon = launch(LOCAL + agent("ask", ASKING, db="sql"))
     pk = daemon.insert(jq_type="ask", jq_args="select pg_sleep(0.5), 7 as x;")
@@ -264,6 +276,7 @@ def test_an_answer_that_an_agent_waits_for_comes_before_the_exec(launch: Launch)
     assert row["jq_attempt"] == 1
 
 
+@pytest.mark.slow
 def test_changed_configuration_is_followed_by_the_new_program(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet())
     pk, agents = work(daemon, meeting), daemon.agent_pids()
@@ -275,6 +288,7 @@ def test_changed_configuration_is_followed_by_the_new_program(launch: Launch, me
     assert set(agents) < set(daemon.agent_pids())
 
 
+@pytest.mark.slow
 def test_limits_that_commands_have_set_hold_in_the_new_program(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet(slots=3))
     work(daemon, meeting)
@@ -287,6 +301,7 @@ def test_limits_that_commands_have_set_hold_in_the_new_program(launch: Launch, m
     assert daemon.wait(waiting)["jq_attempt"] == 1
 
 
+@pytest.mark.slow
 def test_a_standby_is_executed_anew_too(launch: Launch) -> None:
     first = launch(LOCAL + puppet())
     second = launch(LOCAL + puppet(), wait=False)
@@ -297,6 +312,7 @@ def test_a_standby_is_executed_anew_too(launch: Launch) -> None:
     assert second.wait(second.insert(jq_type="puppet", jq_args="true"))["jq_attempt"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ms", [0, 100, 300, 450, 600, 800])
 def test_a_daemon_that_is_killed_on_its_way_is_rescued_as_ever(launch: Launch, record: Path, ms: int) -> None:
     daemon = launch(reexecs.config(record))
@@ -356,6 +372,7 @@ def test_a_program_that_fails_later_is_a_daemon_that_died(
     assert other.wait(pk)["jq_attempt"] == 2
 
 
+@pytest.mark.slow
 def test_a_service_manager_sees_a_reload_of_the_same_process(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,6 +390,7 @@ def test_a_service_manager_sees_a_reload_of_the_same_process(
         daemon.stop()
 
 
+@pytest.mark.slow
 def test_agents_over_ssh_live_through_the_exec(launch: Launch, beta: Server, meeting: Meeting) -> None:
     daemon = launch(puppet(slots=2) + table("beta", beta))
     pk = work(daemon, meeting)

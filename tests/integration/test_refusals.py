@@ -100,6 +100,7 @@ WRONG_STATES: list[tuple[str, list[str], str]] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_command_about_a_job_in_a_wrong_state_changes_nothing_t25_j54_j55_j27(
     daemon: Daemon, jobs: dict[str, int]
 ) -> None:

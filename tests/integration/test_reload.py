@@ -51,6 +51,7 @@ def pids(daemon: Daemon, name: str) -> list[int]:
 # ---- hosts
 
 
+@pytest.mark.slow
 def test_an_added_host_doubles_the_number_of_running_jobs_t10(launch: Launch, meeting: Meeting) -> None:
     one = "[hosts.one]\nmax = 4\n" + puppet(slots=4)
     daemon = launch(one)

@@ -10,6 +10,8 @@ from tests.cli_tools import Drover
 from tests.needs import need
 from tests.walk_pages import literal_blocks
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[2] / "man/drover.8").read_text()
 (DROPS,) = (block for block in literal_blocks(PAGE) if block.startswith("drop schema drover"))
 SITE = """

@@ -105,6 +105,7 @@ def test_flush_0_removes_jobs_that_ended_before_the_command_r52(launch: Launch, 
     assert told(daemon, "flush 0").startswith("removed 3 jobs")
 
 
+@pytest.mark.slow
 def test_other_commands_and_the_lease_go_on_during_a_flush_r52(launch: Launch, text: str) -> None:
     daemon = launch("[scheduler]\nlease = 1.5\nlease_renewal = 0.3\n" + text)
     add_old(daemon, 30_000)
@@ -117,6 +118,7 @@ def test_other_commands_and_the_lease_go_on_during_a_flush_r52(launch: Launch, t
     assert daemon.value(LATE) == 0
 
 
+@pytest.mark.slow
 def test_a_drain_during_a_flush_loses_no_job_r52(launch: Launch, text: str, record: Path) -> None:
     daemon = launch(text)
     add_old(daemon, 20_000)

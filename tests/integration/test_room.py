@@ -65,6 +65,7 @@ def test_the_agent_idle_longest_is_evicted_first_f121(launch: Launch) -> None:
     slots(daemon, "ST_READY", count=3)
 
 
+@pytest.mark.slow
 def test_an_agent_is_kept_until_it_has_been_idle_for_a_while_f119(launch: Launch, tmp_path: Path) -> None:
     daemon = launch(settings(min_idle=1.5) + ONE + puppet("a") + puppet("b"))
     idle_from = tmp_path / "idle"  # the end of the job is saved later than this
@@ -81,6 +82,7 @@ def test_a_job_for_an_idle_agent_prevents_its_eviction_f119(launch: Launch, meet
     assert births(daemon) == 1
 
 
+@pytest.mark.slow
 def test_two_types_that_compete_for_one_slot_do_not_thrash_and_both_progress_f120(launch: Launch) -> None:
     daemon = launch(settings(min_idle=0.5) + ONE + puppet("a") + puppet("b"))
     jobs = [daemon.insert(jq_type=kind, jq_args="sleep 0.05") for kind in "ab" * 20]
@@ -89,6 +91,7 @@ def test_two_types_that_compete_for_one_slot_do_not_thrash_and_both_progress_f12
     assert births(daemon) <= took.total_seconds() / 0.5 + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("min_idle", [0, 0.1])
 def test_a_started_agent_gets_work_before_it_is_evicted_f120(launch: Launch, min_idle: float) -> None:
     slow = ["sh", "-c", 'sleep 0.2; echo OK; while IFS= read -r line; do eval "$line"; echo OK; done']
@@ -125,6 +128,7 @@ def test_an_agent_in_the_urgent_slot_gets_no_plain_jobs_f150(launch: Launch, mee
     assert [row["jq_state"] for row in daemon.wait_all([first, urgent, common])] == ["done"] * 3
 
 
+@pytest.mark.slow
 def test_an_idle_agent_on_a_disabled_host_ends_without_more_work(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet("a"))
     daemon.wait(daemon.insert(jq_type="a", jq_args=":"))

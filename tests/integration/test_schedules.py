@@ -47,6 +47,7 @@ def add(
     daemon.execute(ADD, every, columns, catch_up, after, list(names), role="drover_operator")
 
 
+@pytest.mark.slow
 def test_a_schedule_that_is_added_starts_at_its_time_again_and_again_c19_c24(launch: Launch, text: str) -> None:
     daemon = launch("[scheduler]\nrescan = 60\n" + text)
     add(daemon, "s", every="1 s")
@@ -69,6 +70,7 @@ def test_a_daemon_that_is_killed_at_the_start_neither_loses_nor_doubles_it_c20(
     assert second.value("select count(*) from drover.schedule_start where cardinality(start_jobs) = 1") == 2
 
 
+@pytest.mark.slow
 def test_the_queue_of_due_starts_is_the_same_for_all_schedulers_of_a_group_c21(
     launch: Launch, text: str, ask: Ask, record: Path
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_daemon_without_schedules_never_asks_for_them_p4(launch: Launch, text:
     assert "due_schedules" not in daemon.stderr()
 
 
+@pytest.mark.slow
 def test_schedules_are_not_looked_at_between_their_starts_c19(launch: Launch, text: str) -> None:
     daemon = launch(text)
     add(daemon, "s", after="1 hour")
@@ -135,6 +138,7 @@ def test_schedules_are_not_looked_at_between_their_starts_c19(launch: Launch, te
     assert looks[1:] == [looks[1]] * 3
 
 
+@pytest.mark.slow
 def test_schedules_of_the_configuration_are_written_down_followed_and_removed(launch: Launch, text: str) -> None:
     table = '[schedules.s]\nevery = 1\njobs.m = { type = "a", args = "{}" }\n'
     daemon = launch(text + table)

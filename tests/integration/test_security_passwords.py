@@ -95,6 +95,7 @@ def test_agent_finds_no_password_in_the_guardian_nor_in_itself(database_with_rol
     assert "PASSWORD" not in told
 
 
+@pytest.mark.slow
 def test_the_spy_agent_finds_a_password_in_its_environment(database_with_roles: str) -> None:
     spy = agent("spy", SPY, env={"GIVEN": PASSWORD})
     with start(HOST + spy, database_with_roles) as daemon:

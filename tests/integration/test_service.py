@@ -114,6 +114,7 @@ def test_a_standby_sends_ready(ear: Ear, launch: Launch) -> None:
     assert "STATUS=standing by, group default: 0 jobs in hand, 0 agents, 0 of them at work" in told
 
 
+@pytest.mark.slow
 def test_status_of_the_service_shows_jobs_and_agents(ear: Ear, launch: Launch, meeting: Meeting) -> None:
     daemon = launch(TEXT)
     daemon.insert(jq_type="puppet", jq_args=meeting.wait)
@@ -125,6 +126,7 @@ def test_status_of_the_service_shows_jobs_and_agents(ear: Ear, launch: Launch, m
     assert daemon.wait_exit() == 0
 
 
+@pytest.mark.slow
 def test_status_of_the_service_shows_a_database_outage(ear: Ear, launch: Launch) -> None:
     daemon = launch(TEXT)
     ear.until("READY=1")
@@ -144,6 +146,7 @@ def test_an_idle_daemon_signals_the_watchdog_f165(ear: Ear, launch: Launch, monk
     assert [ear.until("WATCHDOG=1")[-1] for _ in range(5)] == ["WATCHDOG=1"] * 5
 
 
+@pytest.mark.slow
 def test_a_hanging_loop_stops_signalling_the_watchdog_until_it_goes_on_f165(
     ear: Ear, stuck: Stuck, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +253,7 @@ def test_a_hang_is_logged_while_it_lasts_and_when_it_is_over(stuck: Stuck, gate:
     daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
 
 
+@pytest.mark.slow
 def test_a_hang_is_counted_even_if_logging_of_hangs_is_off(stuck: Stuck, gate: Path) -> None:
     daemon = stuck(hang_limit=0)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -259,6 +263,7 @@ def test_a_hang_is_counted_even_if_logging_of_hangs_is_off(stuck: Stuck, gate: P
     assert "wait_for_ever" not in daemon.stderr()
 
 
+@pytest.mark.slow
 def test_status_shows_slow_turns(stuck: Stuck, gate: Path, drover: Drover, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = stuck(hang_limit=0.5)
     said(daemon, "in wait_for_ever")
@@ -280,6 +285,7 @@ def test_status_shows_the_memory_of_the_daemon_j80(
     assert abs(shown - pages * os.sysconf("SC_PAGESIZE") / 2**20) < 10
 
 
+@pytest.mark.slow
 def test_a_daemon_out_of_descriptors_goes_on_without_showing_its_memory_j80(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet())
     daemon.until(lambda: vital(daemon, "memory_mb"))

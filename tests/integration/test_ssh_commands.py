@@ -97,6 +97,7 @@ def test_a_host_is_disabled_and_enabled_while_it_is_down(launch: Launch, beta: S
     daemon.wait(pk)
 
 
+@pytest.mark.slow
 def test_a_job_is_killed_while_its_remote_start_is_in_flight(
     launch: Launch, cable: tuple[Net, Server], record: Path
 ) -> None:

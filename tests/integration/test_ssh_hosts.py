@@ -38,6 +38,7 @@ def test_an_agent_works_on_another_host_f8_f23_f155_c24(launch: Launch, beta: Se
     assert note["pid"] in at_work(beta)
 
 
+@pytest.mark.slow
 def test_work_for_any_host_goes_to_both_f13_f22_r1_j65(launch: Launch, beta: Server, record: Path) -> None:
     daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record), slots=2))
     reached(daemon)
@@ -48,6 +49,7 @@ def test_work_for_any_host_goes_to_both_f13_f22_r1_j65(launch: Launch, beta: Ser
     assert hosts(record).total() == 40
 
 
+@pytest.mark.slow
 def test_bound_work_goes_to_its_host_only_f13_f14_f21_f24(launch: Launch, beta: Server, record: Path) -> None:
     daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record), slots=2))
     for first, last, host in (("a", "m", "beta"), ("n", "z", "alpha")):
@@ -83,6 +85,7 @@ def test_a_remote_agent_inherits_only_what_its_type_configures(
     assert said(daemon, pk, "out") == f"given passed {pk}\n77\n/tmp\n"
 
 
+@pytest.mark.slow
 def test_a_missing_remote_program_is_named_by_why_c25(launch: Launch, beta: Server) -> None:
     daemon = launch("[scheduler]\nrespawn_count = 1\n" + table("beta", beta) + agent("none", ["no-such-program"]))
     pk = daemon.insert(jq_type="none", jq_args="x")
@@ -127,6 +130,7 @@ def test_jobs_of_an_unreachable_host_do_not_fail_c25(launch: Launch, beta: Serve
 # ---- one thread
 
 
+@pytest.mark.slow
 def test_the_daemon_has_one_thread_with_local_and_remote_agents_f6(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
@@ -147,6 +151,7 @@ def test_the_daemon_has_one_thread_with_local_and_remote_agents_f6(
 # ---- killing
 
 
+@pytest.mark.slow
 def test_a_remote_agent_that_ignores_sighup_is_killed_like_a_local_one_f9(launch: Launch, beta: Server) -> None:
     daemon = launch(table("beta", beta) + agent("deaf", python(STUBBORN)))
     pk = daemon.insert(jq_type="deaf", jq_args="x")
@@ -209,6 +214,7 @@ def test_a_host_unknown_to_the_configuration_delays_no_other(launch: Launch, rec
     assert "no host 'nowhere'" in daemon.why(lost)
 
 
+@pytest.mark.slow
 def test_jobs_of_a_lost_host_run_elsewhere_or_wait_and_run_once_r2_r3_c56(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
@@ -255,6 +261,7 @@ def test_the_loss_of_a_host_is_one_line_in_the_log_and_the_attempt_names_it_r2(
     assert (told["log_type"], told["log_host"], told["log_pid"]) == ("WARNING", "beta", row["jq_done_pid"])
 
 
+@pytest.mark.slow
 def test_a_host_that_is_down_shows_when_it_is_tried_next_c25(launch: Launch, beta: Server, record: Path) -> None:
     beta.kill()
     daemon = launch(table("beta", beta) + agent("rec", rec(record)))
@@ -274,6 +281,7 @@ def test_a_host_that_is_down_shows_when_it_is_tried_next_c25(launch: Launch, bet
     assert shown_at == pytest.approx(told_at, abs=0.5)
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_host_changes_no_row_of_another_r87(
     launch: Launch, beta: Server, record: Path, gate: Path, tmp_path: Path
 ) -> None:
@@ -322,6 +330,7 @@ def test_items_of_a_query_survive_the_loss_of_a_host(launch: Launch, beta: Serve
     assert (row["jq_itemsprocessed"], row["jq_itemsfailed"], len(keys)) == (150, 0, 150)
 
 
+@pytest.mark.slow
 def test_ssh_process_is_started_again_when_it_dies(launch: Launch, beta: Server, record: Path) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record)))
     pk = daemon.insert(jq_type="rec", jq_args="nap:0.5")

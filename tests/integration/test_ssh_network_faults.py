@@ -56,6 +56,7 @@ def test_a_short_network_silence_interrupts_no_job(
     assert interruptions(daemon, pks) == [0] * 6
 
 
+@pytest.mark.slow
 def test_a_half_open_connection_is_closed_when_the_host_resets_it(
     launch: Launch, cable: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_host_cut_off_from_the_network_delays_no_other_f10_c56(launch: Launch,
     assert sum(interruptions(daemon, pks)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sessions", [1, 2])
 def test_more_slots_than_ssh_sessions_all_work(
     launch: Launch, tmp_path: Path, record: Path, gate: Path, sessions: int
@@ -202,6 +204,7 @@ def test_jobs_of_a_host_after_a_power_cut_run_when_it_is_back_r2_r58(
     assert interruptions(daemon, pks) == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_an_idle_agent_that_ignores_everything_is_reaped_f9(launch: Launch, beta: Server) -> None:
     daemon = launch("[scheduler]\nmax_idle = 0.5\n" + table("beta", beta) + agent("deaf", python(DEAF)))
     daemon.wait(daemon.insert(jq_type="deaf", jq_args="x"))
@@ -218,6 +221,7 @@ def test_a_host_without_slots_delays_no_other(launch: Launch, beta: Server, reco
     assert daemon.row(bound)["jq_state"] == "queued"
 
 
+@pytest.mark.slow
 def test_a_broken_connection_does_not_count_against_slots_while_another_is_refused(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
@@ -239,6 +243,7 @@ def test_a_broken_connection_does_not_count_against_slots_while_another_is_refus
     assert "ST_FAIL" not in daemon.stderr()
 
 
+@pytest.mark.slow
 def test_slots_beyond_the_session_limit_wait_while_no_other_connection_can_be_made(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:

@@ -30,6 +30,8 @@ from tests.ssh.net import Net
 from tests.ssh.sshd import Server, below, kill, run, serving
 from tests.ssh.test_remote_agents import all_gone
 
+pytestmark = pytest.mark.slow
+
 
 def open_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
@@ -53,7 +55,6 @@ def test_ssh_process_that_dies_interrupts_all_running_jobs_once(
     assert interruptions(daemon, pks) == [1] * 4
 
 
-@pytest.mark.slow
 def test_starts_and_losses_leak_no_descriptors_or_processes(launch: Launch, tmp_path: Path, record: Path) -> None:
     """200 commands that come and go; then 20 agents, each alone on its connection, that are lost."""
     need("sshd")
@@ -125,7 +126,6 @@ def test_an_interrupted_daemon_lets_remote_agents_finish(
     assert daemon.row(pk)["jq_state"] == "done"
 
 
-@pytest.mark.slow
 def test_hanging_ssh_process_is_noticed_by_its_pings(launch: Launch, beta: Server, record: Path, gate: Path) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record), slots=3), ssh=OFTEN)
     pks = insert_at_gate(daemon, record, gate, 3)
@@ -138,7 +138,6 @@ def test_hanging_ssh_process_is_noticed_by_its_pings(launch: Launch, beta: Serve
         kill(ssh_process, SIGCONT)
 
 
-@pytest.mark.slow
 def test_a_stopping_daemon_gives_back_jobs_of_a_silent_host(
     launch: Launch, cable: tuple[Net, Server], record: Path, gate: Path
 ) -> None:
@@ -151,7 +150,6 @@ def test_a_stopping_daemon_gives_back_jobs_of_a_silent_host(
     assert [daemon.row(pk)["jq_state"] for pk in pks] == ["queued"] * 3
 
 
-@pytest.mark.slow
 def test_start_of_the_ssh_process_without_descriptors_is_retried(launch: Launch, beta: Server, record: Path) -> None:
     daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record)))
     reached(daemon)

@@ -130,6 +130,7 @@ def test_a_takeover_is_logged_only_when_it_succeeds_c13(launch: Launch, text: st
     assert second.stderr().count("taking over group default from") == 1
 
 
+@pytest.mark.slow
 def test_the_standby_sees_committed_state_of_the_active_daemon_at_once_c5(
     launch: Launch, record: Path, gate: Path, ask: Ask
 ) -> None:

@@ -38,6 +38,7 @@ def states(daemon: Daemon, pks: list[int]) -> list[str]:
     return [daemon.row(pk)["jq_state"] for pk in pks]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{}, {"kind": "exec"}])
 def test_jobs_of_an_unreachable_host_are_retried_blocked_or_failed_c24_c26_t75(
     launch: Launch, beta: Server, record: Path, keys: dict[str, str]
@@ -60,6 +61,7 @@ def test_jobs_of_an_unreachable_host_are_retried_blocked_or_failed_c24_c26_t75(
     assert [len(daemon.attempts(pk)) for pk in far] == [1, 1, 0]
 
 
+@pytest.mark.slow
 def test_jobs_without_a_host_are_blocked_where_no_host_is_left_and_return_c24_c26_c56(
     launch: Launch, beta: Server, record: Path
 ) -> None:
@@ -94,6 +96,7 @@ def test_jobs_of_agents_that_do_not_come_up_are_retried_blocked_or_failed_c25_c2
     assert sorted(lines(record)) == ["block.1", "wait.0"]
 
 
+@pytest.mark.slow
 def test_jobs_of_a_command_that_is_missing_are_blocked_or_failed_c25_c26_t75(launch: Launch, tmp_path: Path) -> None:
     program = tmp_path / "program"
     text = "".join(agent(name, [str(program)], kind="exec", on_start_failure=name) for name in ("block", "fail"))
@@ -109,6 +112,7 @@ def test_jobs_of_a_command_that_is_missing_are_blocked_or_failed_c25_c26_t75(lau
     daemon.wait_all(blocked)
 
 
+@pytest.mark.slow
 def test_status_warns_of_a_host_that_is_down_until_it_is_back_c25(
     launch: Launch, beta: Server, record: Path, ask: Ask
 ) -> None:
@@ -126,6 +130,7 @@ def test_status_warns_of_a_host_that_is_down_until_it_is_back_c25(
     daemon.until(lambda: warnings() == [])
 
 
+@pytest.mark.slow
 def test_a_host_that_stays_away_longer_than_its_policy_lets_jobs_fail_c26_t90(
     launch: Launch, beta: Server, record: Path
 ) -> None:
@@ -137,6 +142,7 @@ def test_a_host_that_stays_away_longer_than_its_policy_lets_jobs_fail_c26_t90(
     assert text.startswith("recovery_timeout: condition host:beta was still there after 2 checks: blocked: host:beta")
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_since_its_host_is_down_releases_its_children_c26_c28(
     launch: Launch, beta: Server, record: Path
 ) -> None:
@@ -151,6 +157,7 @@ def test_a_job_that_fails_since_its_host_is_down_releases_its_children_c26_c28(
     daemon.wait(child)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_back_before", [True, False])
 def test_blocked_jobs_of_a_host_return_with_it_after_the_daemon_was_killed_c24_c56_t84(
     launch: Launch, beta: Server, record: Path, is_back_before: bool
@@ -232,6 +239,7 @@ def test_blocked_jobs_obey_commands_c26_t62_t89(launch: Launch, beta: Server, re
     assert conditions(daemon) == []
 
 
+@pytest.mark.slow
 def test_due_starts_of_this_machine_and_of_a_host_that_was_down_all_begin_c18_c24_c56(
     launch: Launch, beta: Server, record: Path
 ) -> None:
@@ -250,6 +258,7 @@ def test_due_starts_of_this_machine_and_of_a_host_that_was_down_all_begin_c18_c2
     assert sorted(lines(record)) == sorted(f"{host}{n}" for host in ("alpha", "beta") for n in range(1, 6))
 
 
+@pytest.mark.slow
 def test_the_log_of_a_job_counts_how_often_its_host_was_down_t91(launch: Launch, beta: Server, record: Path) -> None:
     queue = "[queues.q]\npaused = true\n"
     daemon = launch(QUICK + table("beta", beta) + types(record) + queue + policy("away", SLOW))

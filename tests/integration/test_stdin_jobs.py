@@ -60,6 +60,7 @@ def test_line_from_stdin_becomes_a_job_and_the_daemon_ends_with_its_input_f123(
     assert daemon.row(1)["jq_submitter"] == "drover_scheduler"
 
 
+@pytest.mark.slow
 def test_file_on_stdin_is_read_to_its_end(launch: Launch, text: str, record: Path, tmp_path: Path) -> None:
     (tmp_path / "jobs").write_bytes(b"rec | one\n" + b"# more than is read at once\n" * 10_000 + b"rec | two")
     program = ["sh", "-c", f'exec "$@" < {tmp_path / "jobs"}', "sh", *RUN]
@@ -96,6 +97,7 @@ def test_an_urgent_line_begins_with_a_mark_f123(launch: Launch, text: str, recor
     assert daemon.row(1)["jq_urgent"] is True
 
 
+@pytest.mark.slow
 def test_a_thousand_lines_all_run_and_their_ends_are_printed_f123(launch: Launch, text: str, record: Path) -> None:
     status, told, _ = run_with_stdin(launch, text, b"".join(b"rec | %d\n" % n for n in range(1000)))
     assert (status, len(told)) == (0, 1000)
@@ -145,6 +147,7 @@ def test_end_of_a_job_that_had_to_wait_is_printed_f123(
     assert daemon.wait_exit() == status
 
 
+@pytest.mark.slow
 def test_standby_prints_ends_of_jobs_that_the_active_daemon_ran_f123(launch: Launch, text: str) -> None:
     launch(text)
     status, told, _ = run_with_stdin(launch, text, b"rec | say:FAIL no good\nrec | fine\n")

@@ -303,6 +303,7 @@ def status(daemon: Daemon) -> dict[int, dict[str, Any]]:
     return {row["status_slot"]: row for row in rows}
 
 
+@pytest.mark.slow
 def test_every_slot_and_the_scheduler_have_a_row_of_status_f163_r54(
     launch: Launch, record: Path, tmp_path: Path
 ) -> None:
@@ -331,6 +332,7 @@ def test_status_is_refreshed_while_idle_f163(launch: Launch, record: Path) -> No
     )
 
 
+@pytest.mark.slow
 def test_status_rows_of_a_killed_daemon_are_removed_by_the_next_f163(launch: Launch, record: Path) -> None:
     text = "[scheduler]\nlease = 1\nlease_renewal = 0.3\nrescan = 0.3\n" + HOST + agent("a", rec(record))
     daemon = launch(text)
@@ -450,6 +452,7 @@ def test_a_claim_takes_at_most_the_configured_number_of_rows_f169(launch: Launch
     daemon.wait_all(pks)
 
 
+@pytest.mark.slow
 def test_statements_are_counted_by_name_t4(launch: Launch, record: Path) -> None:
     daemon = launch("[scheduler]\nstatus_interval = 0.2\n" + HOST + agent("a", rec(record)))
     daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
@@ -506,6 +509,7 @@ def cut(daemon: Daemon, name: str) -> None:
 # ---- a program that waits
 
 
+@pytest.mark.slow
 def test_the_example_of_the_manual_queues_a_job_and_gets_its_end_j130(launch: Launch) -> None:
     daemon = launch(HOST + agent("sha256", ["drover-agent-sha256"]))
     manual = (Path(__file__).parents[2] / "man" / "drover-jobqueue.7").read_text()

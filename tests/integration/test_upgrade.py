@@ -12,6 +12,8 @@ from tests.integration.conftest import Launch, Serve
 from tests.integration.puppets import LOCAL, Meeting, puppet
 from tests.integration.upgrade_tools import GOES_ON, again, replace
 
+pytestmark = pytest.mark.slow
+
 SERVES = "serving group"
 MEMORY = "select max(status_parameter::jsonb ->> 'memory_mb') from drover.scheduler_status where status_slot = -1"
 

@@ -159,6 +159,7 @@ def test_jobs_in_hand_and_ahead_go_back_when_the_daemon_stops(launch: Launch, no
 # ---- window = "auto", the default: how many lines are ahead depends on how fast this machine is, what holds does not
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_query", [True, False], ids=["rows", "jobs"])
 def test_a_slow_item_among_fast_ones_delays_only_the_lines_sent_before(
     launch: Launch, notes: Notes, is_query: bool

@@ -82,6 +82,7 @@ def ended(type: str, state: str, code: str) -> str:
     return f'code="{code}",state="{state}",type="{type}"'
 
 
+@pytest.mark.slow
 def test_ends_bytes_and_processes_are_counted(database_with_roles: str, scrapes: Scrapes) -> None:
     with start(TEXT, database_with_roles) as daemon:
         for _ in range(3):
@@ -98,6 +99,7 @@ def test_ends_bytes_and_processes_are_counted(database_with_roles: str, scrapes:
             assert found[f'drover_job_{name}_seconds_bucket{{le="+Inf",type="echo"}}'] == 3
 
 
+@pytest.mark.slow
 def test_counters_go_on_after_a_daemon_was_stopped_and_one_was_killed(
     database_with_roles: str, scrapes: Scrapes
 ) -> None:
@@ -113,6 +115,7 @@ def test_counters_go_on_after_a_daemon_was_stopped_and_one_was_killed(
     assert found['drover_group_active{group="default"}'] == 0
 
 
+@pytest.mark.slow
 def test_status_of_the_daemon_has_its_statements_slots_and_memory_t4(
     database_with_roles: str, scrapes: Scrapes
 ) -> None:
@@ -148,6 +151,7 @@ def test_jobs_that_wait_are_counted_by_state_with_their_age(database_with_roles:
     assert 0 <= found[f"drover_oldest_job_seconds{{{of_echo.format('ready')}}}"] < 600
 
 
+@pytest.mark.slow
 def test_job_in_hand_is_counted_as_such(database_with_roles: str, scrapes: Scrapes, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with start(TEXT, database_with_roles) as daemon:

@@ -303,5 +303,6 @@ def test_what_is_sent_ahead_begins_after_what_was_sent_before() -> None:
     Sim(3319).run(STEPS_OF_A_SEED)
 
 
+@pytest.mark.slow
 def test_what_was_not_sent_was_not_tried() -> None:
     Sim(2527).run(STEPS_OF_A_SEED)

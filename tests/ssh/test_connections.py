@@ -179,6 +179,7 @@ def test_each_attempt_is_reported_and_delayed_longer(join: Join, server: Server)
     assert 0.2 <= downs[4].retry_s <= 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lived", "least", "most"), [("sleep 0.5", 0.02, 0.04), ("exit 0", 0.2, 0.4)])
 def test_the_back_off_of_a_host_begins_anew_after_a_connection_that_lasted(
     server: Server, join: Join, lived: str, least: float, most: float
@@ -300,6 +301,7 @@ def _supervise(server: Server, write: int) -> None:
     signal.pause()
 
 
+@pytest.mark.slow
 def test_stopped_ssh_process_loses_its_agents_when_the_lease_ends(server: Server, join: Join) -> None:
     host = join(server.settings(lease_s=2, beat_s=0.5, answer_s=3.5))
     watched = tree(host.up(script=STUBBORN))
@@ -320,6 +322,7 @@ def test_a_lease_that_is_renewed_lasts(server: Server, join: Join) -> None:
     assert host.all(Lost) == []
 
 
+@pytest.mark.slow
 def test_unused_connections_but_the_last_are_closed(server: Server, join: Join) -> None:
     host = join(server.settings(idle_s=0.2, beat_s=0.1))
     for id in range(12):

@@ -65,6 +65,7 @@ def test_a_host_that_lost_the_connection_state_is_reconnected(net: Net, server: 
     host.await_report(LinkUp, 2)
 
 
+@pytest.mark.slow
 def test_host_that_drops_packets_delays_no_request_f10(net: Net, server: Server, join: Join) -> None:
     """Requests to start and to signal are answered while a connection is being made."""
     net.cut()

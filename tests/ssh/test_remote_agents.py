@@ -165,6 +165,7 @@ def test_process_that_holds_the_pipes_of_a_dead_agent_is_killed_at_a_deadline(ho
     assert all_gone([left])
 
 
+@pytest.mark.slow
 def test_process_that_left_the_group_with_the_pipes_does_not_delay_the_end(host: Host) -> None:
     host.sh("setsid sh -c 'echo $$; exec sleep 600' & wait $!")
     host.until(lambda: host.said[0].endswith(b"\n"))
@@ -232,6 +233,7 @@ def test_agents_per_connection_follow_the_limit_of_the_host(serve: Serve, join: 
     assert host.all(LinkDown) == []
 
 
+@pytest.mark.slow
 def test_connections_are_made_a_few_at_a_time(serve: Serve, join: Join) -> None:
     """More than MaxStartups at once would be dropped by sshd."""
     host = join(serve(MaxSessions=2, MaxStartups=9).settings())
@@ -261,6 +263,7 @@ def test_input_waits_in_the_supervisors_pipe_until_the_agent_reads(host: Host) -
     assert host.said[0].split()[-1].decode() == sha256(BIG).hexdigest()
 
 
+@pytest.mark.slow
 def test_output_waits_at_the_agent_until_the_supervisor_reads(host: Host, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "held_up")
     host.start("python3", "-S", "-c", FLOODS, str(tmp_path / "held_up"), is_heard=False)

@@ -79,6 +79,7 @@ def group() -> Iterator[subprocess.Popen[bytes]]:
 Group = subprocess.Popen[bytes]
 
 
+@pytest.mark.slow
 def test_a_guarded_group_dies_when_the_lease_runs_out(control: Session, group: Group) -> None:
     assert control.ask(f"add {group.pid}") == f"{group.pid} added"
     assert group.wait(20) == -signal.SIGKILL

@@ -76,6 +76,7 @@ def test_a_row_of_nulls_is_an_empty_line_f87() -> None:
     assert drover_agent.parse(b"") == {}
 
 
+@pytest.mark.slow
 def test_a_value_of_a_megabyte_is_read() -> None:
     columns: dict[str, bytes | None] = {"a": b'"' * (1 << 19), "b": b"end"}
     assert drover_agent.parse(record(columns)) == plain(columns)

@@ -175,6 +175,7 @@ def written(draw: st.DrawFn) -> tuple[Tree, Writer]:
     return tree, writer
 
 
+@pytest.mark.slow
 @FEW
 @given(written())
 def test_every_key_is_found_on_its_line_however_it_is_spelt(made: tuple[Tree, Writer]) -> None:
@@ -198,6 +199,7 @@ def outcome(texts: list[tuple[str, str]]) -> Config | tuple[str, ...]:
         return error.mistakes
 
 
+@pytest.mark.slow
 @FEW
 @given(written(), written() | st.none())
 def test_any_tree_is_a_configuration_or_printable_mistakes_on_existing_lines(

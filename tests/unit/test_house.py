@@ -34,6 +34,7 @@ def test_needs_of_tests_are_checked_in_one_place() -> None:
     assert [path for path in tests if any(word in path.read_text() for word in words)] == []
 
 
+@pytest.mark.slow
 def test_names_that_tests_import_from_the_product_exist() -> None:
     """Without this a name that was changed is noticed by the slow tests alone."""
     missing = []
@@ -51,6 +52,7 @@ def _project() -> dict[str, list[str]]:
     return project
 
 
+@pytest.mark.slow
 def test_compiled_modules_have_no_constant_tuple_of_floats_alone() -> None:
     """mypyc takes such a constant for one that was not set, unless it is annotated: importing the wheel fails."""
     hook = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]

@@ -153,6 +153,7 @@ def test_root_must_be_a_plain_absolute_path(root: str) -> None:
         removal.Root(root.encode())
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=8), st.booleans())
 def test_no_path_names_a_file_outside_a_root_r50(steps: list[str], is_below: bool) -> None:
     with tree() as top:

@@ -64,6 +64,7 @@ def test_a_local_time_that_is_left_out_comes_when_the_clock_has_gone_on_c48(
     assert f"{found.astimezone(zone_of(zone)):%H:%M}" == shown
 
 
+@pytest.mark.slow
 def test_an_expression_for_every_hour_counts_real_time_c48() -> None:
     found = [at.astimezone(UTC) for at in year("*/20 * * * *", "Europe/Berlin")]
     assert {later - earlier for earlier, later in pairwise(found)} == {timedelta(minutes=20)}

@@ -72,6 +72,7 @@ def test_verbs_about_jobs_say_in_which_states_they_are_possible() -> None:
     assert all(set(states) <= set(JOB_STATES) for states in verbs.POSSIBLE.values())
 
 
+@pytest.mark.slow
 def test_command_is_inserted_as_by_the_command_line(operator: TestClient, rows: psycopg.Connection) -> None:
     job = insert(rows)
     before = newest(rows)

@@ -14,6 +14,7 @@ from scheduler.cli.main import main
 from tests.cli_tools import DROVER, environment
 
 
+@pytest.mark.slow
 def test_web_serves_until_ctrl_c_and_prints_where(web_database: str, tmp_path: Path) -> None:
     variables = environment(web_database, tmp_path / "none")
     with subprocess.Popen([*DROVER, "web", "--port", "0"], env=variables, stdout=subprocess.PIPE, text=True) as process:
