@@ -1,11 +1,16 @@
 """What users install, built of this checkout: source, wheel, Debian package; and a machine to try the last one on."""
 
+import fcntl
+import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 # A copy of this machine in memory: what is written there is gone at the end, and nobody else sees it.
@@ -27,19 +32,42 @@ class Built(NamedTuple):
     wheel: Path
 
 
-def build(place: Path) -> Built:
-    """Build the source and, of that, the wheel, as `make dist` does."""
-    subprocess.run([sys.executable, "-m", "build", "--outdir", place, ROOT], check=True, capture_output=True)
+def build(factory: pytest.TempPathFactory) -> Built:
+    """Build the source and, of that, the wheel, as `make dist` does; once in a run."""
+
+    def make(place: Path) -> None:
+        subprocess.run([sys.executable, "-m", "build", "--outdir", place, ROOT], check=True, capture_output=True)
+
+    place = once(factory, "dist", make)
     return Built(*place.glob("*.tar.gz"), *place.glob("*.whl"))
 
 
-def build_package(wheel: Path, place: Path) -> Path:
-    """Build the Debian package of a wheel, as `make deb` does."""
+def build_package(factory: pytest.TempPathFactory) -> Path:
+    """Build the Debian package of the wheel, as `make deb` does; once in a run."""
+    wheel = build(factory).wheel
     pip = Path(sys.executable).with_name("pip")
-    words = [ROOT / "etc/debian/build", pip, "/usr/bin/python3", wheel, place]
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    (package,) = place.glob("*.deb")
+
+    def make(place: Path) -> None:
+        words = [ROOT / "etc/debian/build", pip, "/usr/bin/python3", wheel, place]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+
+    (package,) = once(factory, "deb", make).glob("*.deb")
     return package
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a directory that was filled by `make` once for all processes that run tests; nobody may change it."""
+    own = factory.getbasetemp()
+    place = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
+    made = place.with_suffix(".made")
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            shutil.rmtree(place, ignore_errors=True)  # of one who failed
+            place.mkdir()
+            make(place)
+            made.touch()
+    return place
 
 
 class Machine:

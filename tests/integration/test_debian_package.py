@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.needs import need
-from tests.package_tools import Machine, build, build_package, machine
+from tests.package_tools import Machine, build_package, machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 PAGES = sorted(path.name for path in (Path(__file__).parents[2] / "man").glob("drover*.[1-8]"))
@@ -16,7 +16,7 @@ PAGES = sorted(path.name for path in (Path(__file__).parents[2] / "man").glob("d
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     need("dpkg-deb")
-    return build_package(build(tmp_path_factory.mktemp("dist")).wheel, tmp_path_factory.mktemp("deb"))
+    return build_package(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.needs import need
-from tests.package_tools import Built, build
+from tests.package_tools import Built, build, once
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -17,21 +17,22 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("dist"))
+    return build(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def prefix(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a virtual environment with the wheel in it, and nothing of the checkout."""
-    place = _empty(tmp_path_factory)
-    _pip(place, "install", f"{built.wheel}[agents]")
-    return place
+
+    def make(place: Path) -> None:
+        _make_empty(place)
+        _pip(place, "install", f"{built.wheel}[agents]")
+
+    return once(tmp_path_factory, "installed", make)
 
 
-def _empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("installed") / "venv"
+def _make_empty(place: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", place], check=True)
-    return place
 
 
 def _pip(place: Path, action: str, *words: str | Path) -> None:
@@ -53,9 +54,10 @@ def _run(prefix: Path, tmp_path: Path, *words: str) -> "subprocess.CompletedProc
 
 
 def test_source_installs_the_same_as_the_wheel_and_both_leave_nothing_behind_r12_t107(
-    built: Built, tmp_path_factory: pytest.TempPathFactory
+    built: Built, tmp_path: Path
 ) -> None:
-    place = _empty(tmp_path_factory)
+    place = tmp_path / "venv"
+    _make_empty(place)
     empty, installed = _files(place), []
     for each in built:
         _pip(place, "install", "--no-deps", each)
