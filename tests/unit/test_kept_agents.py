@@ -141,9 +141,10 @@ def test_the_family_of_a_process_is_what_is_below_it() -> None:
 
 
 def test_a_session_of_the_daemon_that_has_ended_is_no_new_one_though_it_is_not_reaped_yet() -> None:
-    leader = os.getsid(0)
-    assert began_after(0, leader + 1)(os.getpid())
-    assert not began_after(0, leader)(os.getpid())
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as leader:  # that of our own session may be dead
+        assert began_after(0, leader.pid + 1)(leader.pid)
+        assert not began_after(0, leader.pid)(leader.pid)
+        leader.kill()
 
 
 def test_a_process_that_systemd_did_not_start_has_no_control_group_of_its_own() -> None:
