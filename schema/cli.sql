@@ -127,7 +127,7 @@ select current_setting('transaction_read_only')::boolean, pg_is_in_recovery()
 
 -- Jobs
 
--- name: expect_many_rows
+-- name: expect_many_jobs
 -- A nested loop compares each job with all that are in hand, which is quick for one job only: 18 s for 60,000. It is
 -- off until the transaction ends.
 select set_config('enable_nestloop', 'off', true)

@@ -56,14 +56,14 @@ def build_package(factory: pytest.TempPathFactory) -> Path:
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """Return a directory that was filled by `make` once for all processes that run tests; nobody may change it."""
+    """Return a directory that all processes of a run share; tests only read it. The first to ask fills it: `make`."""
     own = factory.getbasetemp()
     place = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
     made = place.with_suffix(".made")
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
-            shutil.rmtree(place, ignore_errors=True)  # of one who failed
+            shutil.rmtree(place, ignore_errors=True)  # what a `make` that failed has left
             place.mkdir()
             make(place)
             made.touch()

@@ -117,7 +117,7 @@ class Session:
     def expecting_many_jobs(self) -> Iterator[None]:
         """Have the server plan for many jobs: it expects few while it has not analysed a queue that grew."""
         with self.connection.transaction():
-            self.run("expect_many_rows")
+            self.run("expect_many_jobs")
             yield
 
     def records(self, name: str, /, **parameters: Any) -> list[dict[str, Any]]:
