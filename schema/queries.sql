@@ -728,10 +728,10 @@ returning group_owner
 -- claimed row costs one rescue, a running one also an interruption. A running row fails when it has used up its
 -- interruptions, or was tried alone. A row that was to be killed fails, one that was to be cancelled is cancelled. A
 -- row that we claimed meanwhile is younger than `age`, and left alone, and a detached job that runs: see query `adopt`.
--- A row that another session has locked waits for
--- the next rescue, noted in drover.in_hand for owner 0, so that replacing a daemon's records does not lose it. The log
--- of each job gets a line. Return how many rows were given back, the parents among those that ended, and whether any
--- locked row is left.
+-- A row that another session has locked waits for the next rescue, noted in drover.in_hand for owner 0, so that
+-- replacing a daemon's records does not lose it. Rows are given back in the order of their numbers, in which those of
+-- one submitter stand in a fair line. The log of each job gets a line. Return how many rows were given back, the
+-- parents among those that ended, and whether any locked row is left.
 with {{ownership}},
 recorded as materialized (
   select pk, max(hand_since) as since, bool_or(hand_owner = :owner::uuid) as is_ours,
@@ -749,7 +749,8 @@ lost as materialized (
                    and (not is_ours or since < now() - make_interval(secs => :age::float8)) end
      and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)
      and not (jq_state = 'running' and exists (
-       select from drover.detached where det_jq_fk = jq_pk and det_attempt = jq_attempt))),
+       select from drover.detached where det_jq_fk = jq_pk and det_attempt = jq_attempt))
+   order by jq_pk),
 over as materialized (
   select j.jq_pk, jq_attempt + (jq_state = 'queued')::integer as attempt, coalesce(jq_owner, holder) as was_owner,
          coalesce(jq_attempt_start, jq_starttime, since) as began,

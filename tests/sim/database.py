@@ -253,7 +253,9 @@ class Database:
         for edge in edges:
             self._add_edge(edge)
         self._notify()
-        self.settle([edge.parent.pk for edge in edges if edge.parent.end is not None], now)
+        in_vain = [edge for edge in edges if edge.parent.end is not None and not edge.met]
+        in_vain.sort(key=lambda edge: (edge.parent.pk, edge.child.pk))
+        self.settle([edge.child.pk for edge in in_vain if self._skip(edge, now)], now)
 
     def _add_edge(self, edge: Edge) -> None:
         """A child waits for a parent, unless that has ended as it should."""
@@ -642,7 +644,7 @@ class Database:
         for who, pks, at in self.noted:
             for pk in pks:
                 noted.setdefault(pk, []).append((who, at))
-        hand = [row for row in self.hand.values() if row.pk in noted]
+        hand = [self.hand[pk] for pk in sorted(self.hand) if pk in noted]
         lost = [row for row in hand if _is_lost(row, noted[row.pk], owner, live, now - age)]
         lost = [row for row in lost if not self.runs_detached(row)]
         parents = []

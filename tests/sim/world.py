@@ -34,7 +34,7 @@ RATES: Final[tuple[dict[str, Any] | None, ...]] = (  # of a queue
 PLACES: Final = (b"alpha", b"beta", b"here", b"there", None)
 CALM_LIMIT: Final = 4 * 3600.0  # fake seconds in which everything must have ended
 TURN: Final = 0.002  # seconds: what happens so close together may meet in one turn
-CALM_STEPS: Final = 100_000
+CALM_STEPS: Final = 30_000
 BLOCKED_OFTEN: Final = 2  # of eight seeds: the one whose agents meet conditions most of the time
 FOLLOWED: Final = ("max", "urgent", "enabled", *FILTERS)  # of hosts: what commands may change
 
