@@ -46,6 +46,7 @@ def test_the_item_is_run_as_sql(make: Make) -> None:
     assert told["rows"] == [[1, "x%s", True, "1.5", "\\x00ff", [1, 2]], [2, None, True, "1.5", "\\x00ff", [1, 2]]]
 
 
+@pytest.mark.slow
 def test_statements_of_one_item_are_one_transaction(make: Make) -> None:
     agent = make()
     assert agent.work(b"create table t (); select 1/0")[0].startswith(b"FAIL 22012: division by zero")
@@ -59,6 +60,7 @@ def test_a_statement_gets_the_columns_as_parameters_c53(make: Make) -> None:
     assert told["rows"] == [[hostile.decode(), 8, None]]
 
 
+@pytest.mark.slow
 def test_long_answers_are_cut_with_a_mark(make: Make) -> None:
     agent = make("--rows", "3")
     told = result(agent.work(b"select * from generate_series(1, 1000)"))
@@ -99,6 +101,7 @@ def test_a_connection_that_is_lost_is_made_anew(make: Make) -> None:
     assert result(agent.work(b"select 1 as one"))["rows"] == [[1]]
 
 
+@pytest.mark.slow
 def test_a_statement_ends_at_the_time_limit(make: Make, empty_database: str) -> None:
     agent = make("--timeout", "0.3")
     assert agent.work(b"select pg_sleep(600)") == [b"FAIL not done within 0.3 s"]

@@ -29,6 +29,7 @@ def findings(folder: Path, script: str, *items: bytes, limits: Limits = PATIENT)
     return list(referee(folder, script, *items, limits=limits).findings())
 
 
+@pytest.mark.slow
 def test_an_agent_that_keeps_to_the_protocol_gets_no_complaint(tmp_path: Path) -> None:
     good = """#!{python}
 import sys

@@ -3,6 +3,7 @@
 from threading import Timer
 
 import psycopg
+import pytest
 
 from scheduler.database.scoped_connection import connected
 from tests.connection_tools import member
@@ -10,6 +11,7 @@ from tests.connection_tools import member
 SESSIONS = 100
 
 
+@pytest.mark.slow
 def test_role_of_one_connection_connects_again_at_once(database_with_roles: str) -> None:
     with member(database_with_roles, "drover_readonly", 1) as conninfo:
         for _ in range(SESSIONS):

@@ -91,6 +91,7 @@ def test_a_transaction_stricter_than_read_committed_cannot_join_graphs_r31(
         other.execute(EDGE, (*_held(database, 1), jobs[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_sessions_that_add_edges_at_random_make_no_cycle_r31(database: str, queue: Connection, seed: int) -> None:
     jobs = _held(database, 24)

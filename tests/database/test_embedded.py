@@ -107,12 +107,14 @@ def _wait_until_gone(server: Path) -> None:
 # A temporary server
 
 
+@pytest.mark.slow
 def test_temporary_server_is_ready_to_use() -> None:
     with temporary() as conninfo:
         assert _one(conninfo, "select current_user || '@' || current_database()") == "postgres@drover"
         assert _one(conninfo, "select pg_encoding_to_char(encoding) || datcollate from pg_database") == "UTF8C"
 
 
+@pytest.mark.slow
 def test_server_listens_on_a_private_socket_only() -> None:
     with temporary() as conninfo:
         assert _one(conninfo, "show listen_addresses") == ""
@@ -127,6 +129,7 @@ def test_durable_server_syncs(durable: bool, fsync: str) -> None:
         assert _one(conninfo, "show fsync") == fsync
 
 
+@pytest.mark.slow
 def test_temporary_server_leaves_nothing() -> None:
     with temporary() as conninfo:
         postmaster = _postmaster(_directory(conninfo))
@@ -134,12 +137,14 @@ def test_temporary_server_leaves_nothing() -> None:
     assert not Path(f"/proc/{postmaster}").exists()
 
 
+@pytest.mark.slow
 def test_interrupted_user_of_a_temporary_server_leaves_nothing() -> None:
     with pytest.raises(KeyboardInterrupt), temporary() as conninfo:
         raise KeyboardInterrupt
     assert not _directory(conninfo).exists()
 
 
+@pytest.mark.slow
 def test_killed_user_of_a_temporary_server_leaves_nothing(spawn: Spawn) -> None:
     child = spawn(TEMPORARY, find_binaries())
     conninfo = _conninfo(child)
@@ -155,6 +160,7 @@ def test_killed_user_of_a_temporary_server_leaves_nothing(spawn: Spawn) -> None:
 # Binaries
 
 
+@pytest.mark.slow
 def test_binaries_of_the_wheel_serve_where_the_machine_has_none(tmp_path: Path) -> None:
     binaries = find_binaries(machine=tmp_path)
     with temporary(binaries=binaries) as conninfo:
@@ -217,6 +223,7 @@ def test_server_outlives_the_user_that_started_it(tmp_path: Path, spawn: Spawn, 
         assert _one(conninfo, "select 2") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [_leave, _kill])
 def test_server_stops_with_its_last_user(tmp_path: Path, spawn: Spawn, end: Callable[[Child], None]) -> None:
     first = spawn(JOIN, tmp_path)
@@ -231,6 +238,7 @@ def test_server_stops_with_its_last_user(tmp_path: Path, spawn: Spawn, end: Call
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "lock", "log", "server", "users"]
 
 
+@pytest.mark.slow
 def test_orderly_last_user_waits_for_the_end_of_the_server(tmp_path: Path) -> None:
     with _joined(tmp_path):
         postmaster = _postmaster(tmp_path)
@@ -241,6 +249,7 @@ def test_orderly_last_user_waits_for_the_end_of_the_server(tmp_path: Path) -> No
 # Crashes
 
 
+@pytest.mark.slow
 def test_server_dies_with_its_guardian_and_keeps_its_data(tmp_path: Path, spawn: Spawn) -> None:
     child = spawn(JOIN, tmp_path)
     conninfo = _conninfo(child)
@@ -275,6 +284,7 @@ def test_remains_of_a_killed_server_do_not_hinder_the_next(tmp_path: Path) -> No
         assert _one(conninfo, "select 1") == 1
 
 
+@pytest.mark.slow
 def test_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     with _joined(tmp_path):
         pass
@@ -299,6 +309,7 @@ def test_unusable_directory_is_named(tmp_path: Path) -> None:
 # Places
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x" * 120, "comma, blank and 'quote'"])
 def test_directory_unfit_for_a_socket_gets_a_temporary_one(tmp_path: Path, name: str) -> None:
     with _joined(tmp_path / name) as conninfo:
@@ -361,6 +372,7 @@ def test_normal_user_has_an_embedded_database_too(public: Path, spawn: Spawn) ->
     assert list((public / "home").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_root_without_user_namespaces_uses_an_unprivileged_account(public: Path, spawn: Spawn) -> None:
     tools = public / "tools"
     tools.mkdir()

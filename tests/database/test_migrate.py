@@ -280,6 +280,7 @@ def test_init_writes_the_registry_of_commands(empty_database: str) -> None:
         assert connection.execute(VERB, ("run",)).fetchone() == (list(VERBS).index("run"), True, 1)
 
 
+@pytest.mark.slow
 def test_right_of_a_verb_changed_by_hand_is_reported_by_check_and_restored_by_init(empty_database: str) -> None:
     migrate.apply(empty_database)
     with psycopg.connect(empty_database) as connection:

@@ -89,6 +89,7 @@ def test_daemon_refuses_an_older_schema_and_says_what_to_run_f143(old: str) -> N
     migrate.check(old)  # raises when it does not know the schema
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", KEPT)
 def test_an_upgrade_keeps_every_row_and_value_t34(old: str, table: str) -> None:
     not_in_turn = "where claim_type <> 'command'" if table == "claimable" else ""  # see below
@@ -113,6 +114,7 @@ def test_second_init_of_an_upgraded_database_changes_nothing_f145(database: str)
 # ---- jobs that were queued
 
 
+@pytest.mark.slow
 def test_old_jobs_are_claimed_and_end_and_their_children_follow_t34(database: str, desk: Desk) -> None:
     claims = claimed(desk)
     assert claims.keys() == {"queued", "parent", "sliced", "", "select 1"}
@@ -124,16 +126,19 @@ def test_old_jobs_are_claimed_and_end_and_their_children_follow_t34(database: st
     assert states == {"done"}
 
 
+@pytest.mark.slow
 def test_unique_key_of_an_old_job_is_free_when_it_has_ended_t34(database: str, desk: Desk) -> None:
     claims = claimed(desk)
     desk.ask(EndAndClaim([end(claims[""])], ()))
     assert fetch(database, "insert into drover.jobqueue (jq_type, jq_unique_key) values ('a', 'key') returning 1")
 
 
+@pytest.mark.slow
 def test_old_jobs_of_a_fair_type_keep_their_turns_t34(desk: Desk) -> None:
     assert list(claimed(desk, "f")) == ["anna1", "bert1", "anna2", "anna3"]
 
 
+@pytest.mark.slow
 def test_an_old_sql_job_keeps_its_start_over_attempts_t34(database: str, desk: Desk) -> None:
     claimed(desk)
     began = fetch(
@@ -148,6 +153,7 @@ def test_an_old_sql_job_keeps_its_start_over_attempts_t34(database: str, desk: D
 # ---- jobs in hand, blocked, held and failed
 
 
+@pytest.mark.slow
 def test_old_jobs_in_hand_are_rescued_t34(database: str, watch: Any) -> None:
     rows_of(watch("rescue", live=[], age=60.0))
     found = [
@@ -157,6 +163,7 @@ def test_old_jobs_in_hand_are_rescued_t34(database: str, watch: Any) -> None:
     assert found == [("queued", 1, 0), ("queued", 1, 1), ("failed", 1, 1)]
 
 
+@pytest.mark.slow
 def test_an_old_job_that_is_rescued_is_claimed_and_goes_back_t34(database: str, watch: Any, desk: Desk) -> None:
     rows_of(watch("rescue", live=[], age=60.0))
     claim = claimed(desk)["running"]
@@ -164,6 +171,7 @@ def test_an_old_job_that_is_rescued_is_claimed_and_goes_back_t34(database: str, 
     assert claimed(desk)["running"].attempt == 3
 
 
+@pytest.mark.slow
 def test_old_jobs_are_retried_unblocked_and_released_t34(database: str, watch: Any) -> None:
     watch("retry_job", command=command(database), job=named(database, "a.failed"))
     watch("unblock", command=command(database), job=named(database, "a.blocked"), condition=None)
@@ -174,6 +182,7 @@ def test_old_jobs_are_retried_unblocked_and_released_t34(database: str, watch: A
     assert fetch(database, free, tried) == [(4,)]
 
 
+@pytest.mark.slow
 def test_old_jobs_are_held_cancelled_and_iced_t34(database: str, watch: Any) -> None:
     watch("hold_job", command=command(database), job=named(database, "a.queued"))
     watch("cancel_job", command=command(database), job=named(database, "a.later"), text="no")
@@ -185,6 +194,7 @@ def test_old_jobs_are_held_cancelled_and_iced_t34(database: str, watch: Any) -> 
 # ---- 0002: commands
 
 
+@pytest.mark.slow
 def test_old_commands_of_others_take_turns_behind_operators(database: str, watch: Any) -> None:
     fetch(
         database,
@@ -197,12 +207,14 @@ def test_old_commands_of_others_take_turns_behind_operators(database: str, watch
     assert [row[1] for row in rows] == [b"hold 3", b"hold 1 anna", b"hold 1 bert", b"hold 2 anna"]
 
 
+@pytest.mark.slow
 def test_a_new_command_is_queued_behind_an_old_one(database: str) -> None:
     fetch(database, "insert into drover.jobqueue (jq_type, jq_args, jq_submitter) values ('command', 'hold 4', 'anna')")
     line = "select claim_rank from drover.claimable where claim_line = 'anna' and claim_type = 'command' order by 1"
     assert [rank[-2:] for (rank,) in fetch(database, line)] == ["00", "01", "02"]
 
 
+@pytest.mark.slow
 def test_old_commands_are_ordered_by_their_times(database: str) -> None:
     first, second = (
         pk
@@ -218,6 +230,7 @@ def test_old_commands_are_ordered_by_their_times(database: str) -> None:
 # ---- 0002: what is let in no more
 
 
+@pytest.mark.slow
 def test_old_rows_over_the_size_limits_are_processed(database: str, desk: Desk) -> None:
     claims = desk.claim(WANT._replace(type="l"))
     plain = [claim for claim in claims if not claim.rules.msq]
@@ -229,6 +242,7 @@ def test_old_rows_over_the_size_limits_are_processed(database: str, desk: Desk) 
     assert fetch(database, f"{done} and jq_attempt > 0") == [(5, True)]
 
 
+@pytest.mark.slow
 def test_old_dates_out_of_range_become_the_last_readable_date(database: str) -> None:
     low, high = "0001-01-02T00:00:00", "9999-12-31T09:59:59"
     assert fetch(
@@ -243,12 +257,14 @@ def test_old_dates_out_of_range_become_the_last_readable_date(database: str) -> 
     assert (named(database, "l.never", derived), named(database, "l.late", derived)) == ((True, None), (None, True))
 
 
+@pytest.mark.slow
 def test_an_old_time_limit_is_a_hundred_years_at_most(database: str) -> None:
     assert fetch(database, "select jq_timeout = '100 years' from drover.jobqueue where jq_timeout is not null") == [
         (True,)
     ]
 
 
+@pytest.mark.slow
 def test_an_old_query_without_a_host_column_runs_on_any_host(desk: Desk) -> None:
     (query,) = (claim for claim in desk.claim(WANT._replace(type="l")) if claim.rules.msq)
     assert query.rules.runonpfile is None

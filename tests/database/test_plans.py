@@ -141,6 +141,7 @@ def test_periodic_statements_read_only_the_jobs_they_need_p4_c46(database: str, 
     assert {name: buffers(plan) for name, plan in plans.items() if buffers(plan) > FEW} == {}
 
 
+@pytest.mark.slow
 def test_job_leaves_its_shared_token_by_few_reads_after_statistics_of_an_empty_queue(database: str) -> None:
     take_group(database)
     fill = FILL.replace(str(JOBS), "5000")
@@ -215,6 +216,7 @@ LISTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LISTS)
 def test_list_of_jobs_compares_none_with_each_in_hand_though_nothing_was_analysed(
     desk: Desk, database: str, name: str

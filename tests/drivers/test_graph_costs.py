@@ -95,6 +95,7 @@ def _unmet(queue: Connection) -> int:
     return int(found[0])
 
 
+@pytest.mark.slow
 def test_an_end_among_20000_blocked_jobs_reads_its_children_only_r92(queue: Connection, real: Real) -> None:
     _insert(
         queue, 20_005, "select i, 1 from generate_series(6, 20005) i union all select i, 2 from generate_series(3, 5) i"
@@ -108,6 +109,7 @@ def test_an_end_among_20000_blocked_jobs_reads_its_children_only_r92(queue: Conn
     assert (first.pk, _unmet(queue)) == (1, 20_000)
 
 
+@pytest.mark.slow
 def test_a_claim_among_20000_blocked_jobs_does_not_read_them_r92(queue: Connection, real: Real) -> None:
     _insert(queue, 20_002, "select i, 1 from generate_series(3, 20002) i")
     real.send(EndAndClaim((), (WANT._replace(most=1),)))
@@ -127,6 +129,7 @@ def test_1000_ends_at_once_release_their_children_with_two_statements_c29_c33(qu
     assert (len(claims), len(_claim(real, 2000)), _unmet(queue)) == (1000, 1000, 0)
 
 
+@pytest.mark.slow
 def test_a_fan_is_settled_by_statements_of_bounded_size_c29_r33(queue: Connection, real: Real) -> None:
     _insert(queue, 5001, "select i, 1 from generate_series(2, 5001) i")
     parents = _end(real, _claim(real, 10))
@@ -139,6 +142,7 @@ def test_a_fan_is_settled_by_statements_of_bounded_size_c29_r33(queue: Connectio
     assert (_unmet(queue), len(_claim(real, 6000))) == (0, 5000)
 
 
+@pytest.mark.slow
 def test_skipping_descendants_of_a_failure_uses_statements_of_bounded_size_c35(queue: Connection, real: Real) -> None:
     queue.execute(JOBS, (1500,))
     queue.execute("""
@@ -152,6 +156,7 @@ def test_skipping_descendants_of_a_failure_uses_statements_of_bounded_size_c35(q
     assert states == [("cancelled", 1), ("skipped", 1499)]
 
 
+@pytest.mark.slow
 def test_edges_added_one_by_one_in_a_transaction_write_their_child_once_r31(queue: Connection) -> None:
     queue.execute(JOBS, (1001,))
     queue.commit()
@@ -179,6 +184,7 @@ def test_parents_named_twice_are_settled_once_by_bounded_statements_c35(queue: C
     assert _unmet(queue) == 2999
 
 
+@pytest.mark.slow
 def test_children_are_found_by_an_index_of_the_parent_c30(queue: Connection) -> None:
     queue.execute("set local session_replication_role = replica")  # no triggers: they are not what is looked at
     _insert(queue, 100_000, CHAIN.replace("%s", "100000"))

@@ -165,6 +165,7 @@ def test_command_that_closes_its_outputs_ends_with_its_exit_c41(spool: Spool) ->
     assert attached.end() == (4, b"", b"")
 
 
+@pytest.mark.slow
 def test_process_that_moved_to_another_session_does_not_hold_up_the_end_c41(spool: Spool, tmp_path: Path) -> None:
     left = tmp_path / "left"
     script = (
@@ -284,6 +285,7 @@ def test_second_start_of_an_attempt_attaches_to_the_first_c41(spool: Spool, tmp_
     assert (tmp_path / "count").read_text() == "x\n"
 
 
+@pytest.mark.slow
 def test_start_ends_an_earlier_attempt_first_c41(spool: Spool) -> None:
     first = spool.start("trap '' HUP; echo up; while :; do sleep 600; done")
     first.read_line()

@@ -55,6 +55,7 @@ def test_a_slot_has_one_process_at_a_time(family: Make) -> None:
         one.spawn()
 
 
+@pytest.mark.slow
 def test_processes_that_ended_leave_nothing_to_the_garbage_collector_p1(family: Make) -> None:
     one = family(line=sh("echo up; echo oops >&2"), exec=command())
     gc.collect()

@@ -285,6 +285,7 @@ def test_two_sessions_that_take_jobs_out_of_one_token_wait_for_each_other(shared
     assert waiting(shared) == without(3, 9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_each_waiting_job_has_one_token_whatever_happens(desk: Desk, shared: str, seed: int) -> None:
     rng = random.Random(seed)

@@ -26,6 +26,7 @@ def test_started_process_is_reported_with_its_pid_f79(family: Make) -> None:
     assert [end.partition(":")[0] for end in ends] == ["pipe"] * 3
 
 
+@pytest.mark.slow
 def test_a_death_right_before_each_of_a_thousand_starts_frees_that_slot_and_no_other_f63(family: Make) -> None:
     one = family(exec=command())
     before = open_descriptors()

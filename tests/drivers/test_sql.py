@@ -104,6 +104,7 @@ def test_no_text_at_all_breaks_an_array_f50(pg: pq.abc.PGconn, values: list[str]
     assert _echo(pg, values, "text[]") == [encode(value).decode() for value in values]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @SLOW_FIXTURE
 @given(value=st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_jsonb_accepts_any_output_of_an_agent_f50(pg: pq.abc.PGconn, value: object) -> None:

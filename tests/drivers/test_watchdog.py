@@ -118,11 +118,13 @@ def test_hang_is_reported_once(run: Run) -> None:
     assert process.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.slow
 def test_a_loop_that_turns_is_not_reported(run: Run) -> None:
     process = run(TURN_ON.format(seconds=1.0, every=0.01), 0.3)
     assert lines_until(process, "over") == ["over True"]
 
 
+@pytest.mark.slow
 def test_a_loop_that_waits_for_long_is_not_reported(run: Run) -> None:
     process = run(TURN_ON.format(seconds=1.0, every=0.4), 0.3)
     assert lines_until(process, "over") == ["over True"]

@@ -22,6 +22,7 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from scheduler.drivers import local_process
-from scheduler.drivers.sql import load
+from scheduler.drivers.sql import load, texts
 from scheduler.drivers.system import Ends, NoPidfdError, pidfd_of, pipes
 from scheduler.package_data import schema_dir
 
@@ -84,12 +85,17 @@ def parse(text: str) -> list[Point]:
     """Read the points. Errors: ValueError, a line for each mistake."""
     words = [word.strip() for word in text.split(",")]
     found = [(word, GRAMMAR.fullmatch(word)) for word in words]
-    known = WRITES | load((schema_dir() / "queries.sql").read_text()).keys()
+    known = WRITES | _statements()
     wrong = [f"{VARIABLE}: want name:before|after=error|kill|stop[@n] (got {word!r})" for word, m in found if m is None]
     wrong += [f"{VARIABLE}: no statement {m[1]!r}" for _, m in found if m and m[1] not in known and "." not in m[1]]
     if wrong:
         raise ValueError("\n".join(wrong))
     return [Point(m[1], m[2], m[3], int(m[4] or 1)) for _, m in found if m]
+
+
+@cache
+def _statements() -> frozenset[str]:
+    return frozenset(texts((schema_dir() / "queries.sql").read_text()))
 
 
 def _count_down(point: Point) -> bool:

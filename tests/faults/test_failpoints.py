@@ -29,6 +29,7 @@ print(*sorted(name for name in before if before[name] != after[name]))
 """
 
 
+@pytest.mark.slow
 def test_arming_replaces_what_the_drivers_call() -> None:
     done = subprocess.run([sys.executable, "-c", REPLACED], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.split() == ["local_process.pidfd_of", "local_process.pipes", "os.write", "pq.PGconn"]

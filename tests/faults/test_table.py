@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.faults.table import ELSEWHERE
 
 ROOT = Path(__file__).parents[2]
@@ -18,12 +20,14 @@ def run(*words: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.slow
 def test_the_command_runs_tests_and_prints_their_row() -> None:
     status, said = run("-m", "tests.faults", ONE)
     assert status == 0, said
     assert said.splitlines()[-1].split() == ["failpoints:", "what", "they", "are", "0", "0", "-", "-"]
 
 
+@pytest.mark.slow
 def test_every_test_that_a_row_names_exists() -> None:
     ids = [each for group in ELSEWHERE.values() for each in group]
     status, said = run("-m", "pytest", "--collect-only", *ids)

@@ -52,6 +52,7 @@ def server(stack: ExitStack, folder: Path, script: str | None = None) -> Server:
     return server
 
 
+@pytest.mark.slow
 def test_agent_check_tests_each_host_and_leaves_no_process_f146(ask: Ask, tmp_path: Path) -> None:
     with ExitStack() as stack:
         beta = server(stack, tmp_path / "beta")
@@ -103,6 +104,7 @@ def test_agent_check_kills_a_silent_agent_at_the_start_limit_f146(ask: Ask) -> N
     )
 
 
+@pytest.mark.slow
 def test_a_host_where_the_program_is_missing_is_named(ask: Ask, tmp_path: Path) -> None:
     with ExitStack() as stack:
         hosts = [table("one", server(stack, tmp_path / "one", POLITE)), table("two", server(stack, tmp_path / "two"))]
@@ -113,6 +115,7 @@ def test_a_host_where_the_program_is_missing_is_named(ask: Ask, tmp_path: Path) 
     assert there.startswith("ok   agent polite on one: ")
 
 
+@pytest.mark.slow
 def test_a_host_with_another_version_of_a_program_is_named(ask: Ask, tmp_path: Path) -> None:
     scripts = {"one": POLITE, "two": POLITE, "three": f"{POLITE} -"}
     with ExitStack() as stack:

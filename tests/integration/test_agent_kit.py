@@ -148,6 +148,7 @@ def test_the_command_of_an_exec_agent_is_run_with_its_item(author: Type, tmp_pat
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_bundled_agent_is_found_by_its_name(author: Type) -> None:
     assert author("agent", "run", "drover-agent-sha256", "/etc/hosts").out.startswith('RESULT {"sha256":"')
     assert author("agent", "run", "noop", "x").status == 0  # a type of the shipped configuration

@@ -85,6 +85,7 @@ def test_every_slot_begins_free_without_a_process_f61(launch: Launch) -> None:
     assert daemon.agent_pids() == []
 
 
+@pytest.mark.slow
 def test_an_agent_is_spawned_until_its_first_ok_and_gets_no_data_f64_f65(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + agent("slow", ["sh", "-c", f"{meeting.tell('up')}; {meeting.wait}; {LOOP}"]))
     job = daemon.insert(jq_type="slow", jq_args=":")
@@ -179,6 +180,7 @@ def test_kills_by_the_scheduler_do_not_count_as_respawns_f74(launch: Launch) -> 
     assert "ST_FAIL" not in daemon.stderr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
 def test_no_child_nor_grandchild_survives_an_abort_f115(launch: Launch, meeting: Meeting, number: int) -> None:
     daemon = launch(LOCAL + puppet())
@@ -288,6 +290,7 @@ def test_an_unexpected_death_is_logged_and_counted_f117(shared: Daemon, kind: st
     assert moves(shared, slot)[len(BIRTH) :] == [("ST_READY", "ST_FREE"), ("ST_FREE", "ST_FAIL")]
 
 
+@pytest.mark.slow
 def test_an_agent_without_a_first_ok_is_warned_about_and_killed_at_the_start_limit_f64(
     launch: Launch, meeting: Meeting
 ) -> None:
@@ -318,6 +321,7 @@ def test_an_agent_that_cannot_be_started_counts_as_dead_f70(launch: Launch) -> N
 # ---- silence
 
 
+@pytest.mark.slow
 def test_an_agent_that_sends_heartbeats_may_work_longer_than_its_interval_f157(shared: Daemon) -> None:
     beats = "for i in 1 2 3 4; do sleep 0.3; echo Heartbeat; done"
     assert shared.wait(shared.insert(jq_type="beating", jq_args=beats))["jq_end_bits"] == 1
@@ -376,6 +380,7 @@ def test_signals_of_children_that_are_not_agents_lose_no_slot_f63(launch: Launch
 # ---- size
 
 
+@pytest.mark.slow
 def test_a_hundred_hosts_and_five_thousand_slots_are_served_f153_j58(launch: Launch) -> None:
     hosts = "".join(f"[hosts.h{number}]\nmax = 4\n" for number in range(100))
     daemon = launch(hosts + puppet(slots=50))

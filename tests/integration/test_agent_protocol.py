@@ -423,6 +423,7 @@ def test_a_line_just_within_the_limit_is_read_whole_f102(daemon: Daemon, kind: s
     assert row["log_message"] == "x" * 1_048_572
 
 
+@pytest.mark.slow
 def test_an_agent_that_does_not_read_its_line_is_killed_without_delaying_others(launch: Launch) -> None:
     deaf = ["sh", "-c", "echo OK; exec sleep 1000"]
     daemon = launch(settings(write_limit=0.5) + LOCAL + agent("deaf", deaf) + puppet())

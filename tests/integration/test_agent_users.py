@@ -49,6 +49,7 @@ def test_an_agent_of_the_same_user_can_write_to_the_pipe_of_another(launch: Laun
     assert attack(daemon, gate) == ("failed", "done")
 
 
+@pytest.mark.slow
 def test_an_agent_of_another_user_cannot_write_into_the_pipe_of_another(
     launch: Launch, record: Path, gate: Path
 ) -> None:
@@ -86,6 +87,7 @@ def test_no_agent_of_another_user_outlives_its_daemon(launch: Launch, number: in
     daemon.stop(number)  # an AssertionError if a process of its family is left
 
 
+@pytest.mark.slow
 def test_a_daemon_that_is_not_root_passes_no_capabilities_to_agents(launch: Launch) -> None:
     given = "+setuid,+setgid,+kill,+dac_read_search"  # the last for the files of this test
     ours = [
@@ -108,6 +110,7 @@ def test_a_daemon_that_is_not_root_passes_no_capabilities_to_agents(launch: Laun
     daemon.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lacking", "user", "mistake"),
     [

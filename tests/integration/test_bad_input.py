@@ -149,6 +149,7 @@ def ascii_database(postgres: str, database_with_roles: str) -> Iterator[str]:
         connection.execute(f"drop database {name} with (force)")
 
 
+@pytest.mark.slow
 def test_bytes_that_are_not_utf_8_reach_the_agent_unchanged(ascii_database: str, tmp_path: Path) -> None:
     record = tmp_path / "record"
     odd = r"""
@@ -237,6 +238,7 @@ def test_an_agent_that_never_becomes_ready_leaves_its_job_queued_with_the_reason
     daemon.until(lambda: re.search(reason, daemon.log_text()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "keys", "reason"),
     [
@@ -281,6 +283,7 @@ def test_an_agent_that_says_ok_twice_finishes_one_line_and_is_killed_for_the_oth
     assert done == 2  # one a process, and two processes are allowed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "keys", "reason"),
     [

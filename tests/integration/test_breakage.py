@@ -87,6 +87,7 @@ def test_rows_whose_arguments_are_too_long_fail_their_items_only(daemon: Daemon)
     assert (row["jq_itemsprocessed"], row["jq_itemsfailed"]) == (1, 7)
 
 
+@pytest.mark.slow
 def test_an_agent_that_closes_its_stdout_fails_its_item(daemon: Daemon) -> None:
     row = daemon.wait(daemon.insert(jq_type="closing", jq_args="x"), "failed")
     assert row["jq_endtext"] == "agent terminated prematurely, by SIGKILL"

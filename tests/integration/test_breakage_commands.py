@@ -106,6 +106,7 @@ def test_waiting_for_a_lock_is_not_taken_for_a_broken_listen(launch: Launch, tex
 # ---- answers that are lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "name"), [("killjob", "set_wanted"), ("cancel", "cancel_job")])
 def test_a_command_whose_answer_is_lost_reports_its_effect(
     launch: Launch, database_with_roles: str, text: str, gate: Path, words: str, name: str
@@ -150,6 +151,7 @@ def endless(daemon: Daemon) -> Iterator[None]:
     daemon.execute("drop function drover.stuck cascade")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "before", "after", "said"),
     [
@@ -172,6 +174,7 @@ def test_a_command_half_done_by_a_dead_daemon_is_not_refused_by_the_next(
     assert told(second, words.format(pk), "failed").endswith(f"it is {after}")
 
 
+@pytest.mark.slow
 def test_a_retry_by_a_daemon_that_died_is_not_repeated_by_the_next(launch: Launch) -> None:
     text = QUICK + HOST + agent("bad", ["false"], kind="exec")
     first = launch(text)
@@ -185,6 +188,7 @@ def test_a_retry_by_a_daemon_that_died_is_not_repeated_by_the_next(launch: Launc
     assert (second.row(pk)["jq_attempt"], second.row(pk)["jq_state"]) == (2, "failed")
 
 
+@pytest.mark.slow
 def test_a_job_unblocked_by_a_dead_daemon_is_counted_by_the_next(launch: Launch, gate: Path) -> None:
     says = f"print('OK' if os.path.exists({str(gate)!r}) else 'BLOCKED licence\\nOK')"
     script = f"import os, sys\nprint('OK')\nfor line in sys.stdin: {says}"
@@ -201,6 +205,7 @@ def test_a_job_unblocked_by_a_dead_daemon_is_counted_by_the_next(launch: Launch,
     assert told(second, f"unblock {pk}", "failed") == f"job {pk} is not blocked: it is done"
 
 
+@pytest.mark.slow
 def test_a_queue_added_or_removed_by_a_dead_daemon_is_no_error_for_the_next(launch: Launch, text: str) -> None:
     text = QUICK + text.removeprefix(PATIENT)
     there = "select max(queue_concurrency) from drover.queue where queue_name = 'new'"
@@ -221,6 +226,7 @@ def test_a_queue_added_or_removed_by_a_dead_daemon_is_no_error_for_the_next(laun
 # ---- order
 
 
+@pytest.mark.slow
 def test_a_command_after_a_shutdown_is_carried_out_during_the_drain(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     past_the_first_rescan(daemon)

@@ -129,6 +129,7 @@ def test_the_program_in_use_is_started_again_while_the_file_has_another(serve: S
     assert len(list(copies.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_commands_of_a_new_program_are_tried_one_at_a_time(launch: Launch, own: Path) -> None:
     one = "#!/bin/sh\necho LOG {}; exit {}\n"
     own.write_text(one.format("old", 0))
@@ -148,6 +149,7 @@ def work_exec(daemon: Daemon, count: int) -> None:
     daemon.wait_all(daemon.insert_all([{"jq_type": "own", "jq_args": str(n)} for n in range(count)]))
 
 
+@pytest.mark.slow
 def test_people_promote_roll_back_and_try_again(serve: Serve, own: Path, config: Path) -> None:
     daemon = serve()
 
@@ -167,6 +169,7 @@ def test_people_promote_roll_back_and_try_again(serve: Serve, own: Path, config:
     daemon.until(lambda: set(work(daemon, 2)) == {"third"}, what="others work")
 
 
+@pytest.mark.slow
 def test_a_program_that_failed_is_not_started_after_a_restart(launch: Launch, serve: Serve, own: Path) -> None:
     daemon = serve()
     write(own, "new", FAILING)
@@ -183,6 +186,7 @@ def test_a_program_that_failed_is_not_started_after_a_restart(launch: Launch, se
     work_until(again, "passed its trial, 0 of 3 failed")
 
 
+@pytest.mark.slow
 def test_a_program_that_changed_while_no_daemon_ran_is_tried_first(launch: Launch, serve: Serve, own: Path) -> None:
     daemon = serve()
     is_known = "select agent_trial ->> 'state' from drover.agent where agent_type = 'own'"
@@ -195,6 +199,7 @@ def test_a_program_that_changed_while_no_daemon_ran_is_tried_first(launch: Launc
     assert again.value("select count(*) from drover.jobqueue where jq_state <> 'done'") == 0
 
 
+@pytest.mark.slow
 def test_a_trial_that_failed_is_told_by_status_list_why_and_an_alert(serve: Serve, own: Path, config: Path) -> None:
     daemon = serve()
     daemon.execute("insert into drover.subscription (sub_scope, sub_of, sub_kind) values ('site', '', 'alert')")
@@ -220,6 +225,7 @@ def programs_of(daemon: Daemon) -> set[tuple[str, str]]:
     return {(row["status_host"], row["status_program"]) for row in rows}
 
 
+@pytest.mark.slow
 def test_the_slots_say_which_program_they_run(serve: Serve, own: Path, config: Path) -> None:
     daemon = serve()
     daemon.until(lambda: len(programs_of(daemon)) == 1)
@@ -233,6 +239,7 @@ def test_the_slots_say_which_program_they_run(serve: Serve, own: Path, config: P
     assert (old in slots, new in slots) == (True, True)
 
 
+@pytest.mark.slow
 def test_a_type_on_hosts_over_ssh_alone_has_no_trial(launch: Launch, own: Path, server: Server) -> None:
     daemon = launch("[scheduler]\nstatus_interval = 0.1\n" + table("beta", server) + agent("own", [str(own)], canary=3))
     assert set(work(daemon, 3)) == {"old"}

@@ -107,6 +107,7 @@ def test_files_are_gone_after_a_command_and_after_a_query_r43(launch: Launch, wo
     assert left(work) == []
 
 
+@pytest.mark.slow
 def test_files_of_a_failed_job_stay_until_it_has_succeeded_r44_r62(launch: Launch, work: Path, tmp_path: Path) -> None:
     script = f"echo out; cat {work}/a; [ $DROVER_ATTEMPT -gt 2 ] || exit 1"
     types = agent("once", ["sh", "-c", "echo out; exit 1"], kind="exec") + agent(
@@ -134,6 +135,7 @@ def test_files_of_a_cancelled_job_stay_r44(launch: Launch, work: Path, record: P
     assert (state(daemon, pk), left(work)) == ("none", ["a", "b"])
 
 
+@pytest.mark.slow
 def test_relative_names_are_resolved_in_the_directory_of_the_job_r45(launch: Launch, work: Path, record: Path) -> None:
     types = agent("touch", ["touch", "{args}"], kind="exec", cwd=str(work)) + agent("rec", rec(record))
     daemon = launch(LOCAL + types + cleanup(work))
@@ -145,6 +147,7 @@ def test_relative_names_are_resolved_in_the_directory_of_the_job_r45(launch: Lau
     assert left(work) == ["b"]
 
 
+@pytest.mark.slow
 def test_the_longest_list_of_relative_names_is_removed_r45(launch: Launch, work: Path, record: Path) -> None:
     """As many names as an insert takes: with the directory in front of each, they would be more than an item holds."""
     daemon = launch(LOCAL + agent("rec", rec(record), cwd=str(work)) + cleanup(work))
@@ -166,6 +169,7 @@ def test_a_missing_file_is_no_error_of_a_clean_up_r46(launch: Launch, work: Path
 # ---- shared between jobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", ["ln", "cp", "cp --reflink=auto"])
 def test_a_hard_link_for_each_child_keeps_the_data_until_the_last_r48_r49(
     launch: Launch, work: Path, record: Path, tmp_path: Path, share: str
@@ -198,6 +202,7 @@ def test_a_hard_link_for_each_child_keeps_the_data_until_the_last_r48_r49(
 # ---- within permitted roots
 
 
+@pytest.mark.slow
 def test_a_path_outside_is_refused_and_logged_and_fails_the_clean_up_r50(
     launch: Launch, work: Path, record: Path, tmp_path: Path
 ) -> None:
@@ -221,6 +226,7 @@ def test_a_path_outside_is_refused_and_logged_and_fails_the_clean_up_r50(
     assert [daemon.row(pk)["jq_state"] for pk in pks] == ["done"] * 3
 
 
+@pytest.mark.slow
 def test_only_jobs_of_the_submitters_of_clean_ups_remove_files_r50(launch: Launch, work: Path, record: Path) -> None:
     daemon = launch(LOCAL + agent("rec", rec(record)) + cleanup(work, submitters=["drover_operator"]))
     refused = daemon.insert(jq_type="rec", jq_args="x", jq_delete=[str(work / "a")])
@@ -230,6 +236,7 @@ def test_only_jobs_of_the_submitters_of_clean_ups_remove_files_r50(launch: Launc
     assert left(work) == ["a"]
 
 
+@pytest.mark.slow
 def test_the_shipped_configuration_removes_nothing_and_clean_ups_wait_r50_r85(
     launch: Launch, work: Path, record: Path
 ) -> None:
@@ -249,6 +256,7 @@ def test_the_shipped_configuration_removes_nothing_and_clean_ups_wait_r50_r85(
 # ---- how far it is
 
 
+@pytest.mark.slow
 def test_children_start_at_the_end_of_the_job_not_of_its_clean_up_r75(
     launch: Launch, work: Path, record: Path, gate: Path
 ) -> None:
@@ -273,6 +281,7 @@ def test_children_start_at_the_end_of_the_job_not_of_its_clean_up_r75(
 # ---- whoever dies
 
 
+@pytest.mark.slow
 def test_a_clean_up_is_repeated_if_its_daemon_was_killed_during_it_r80_r85(
     database_with_roles: str, work: Path, record: Path, gate: Path
 ) -> None:
@@ -304,6 +313,7 @@ def test_a_clean_up_is_repeated_if_its_agent_died_during_it_r46(
     assert left(work) == []
 
 
+@pytest.mark.slow
 def test_left_over_clean_ups_are_done_by_the_next_daemon_r85(
     database_with_roles: str, work: Path, record: Path
 ) -> None:
@@ -345,6 +355,7 @@ def there(way: list[str], *words: str) -> str:
     return subprocess.run([*way, *words], check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_a_file_is_removed_on_the_host_that_ran_the_job_r47(launch: Launch, work: Path) -> None:
     """Both have a file of that name, and one is not the job's."""
     touch = agent("touch", ["touch", "{args}"], kind="exec", cwd=str(work))
@@ -357,6 +368,7 @@ def test_a_file_is_removed_on_the_host_that_ran_the_job_r47(launch: Launch, work
         assert (left(work), there(way, "ls", str(work))) == (["a", "b"], "kept\n")
 
 
+@pytest.mark.slow
 def test_a_file_is_removed_on_the_host_that_was_chosen_r47(launch: Launch, work: Path) -> None:
     """The job may run anywhere; where it was is known at its end only."""
     make = agent("make", ["sh", "-c", f"echo $DROVER_HOST >{work}/made.$DROVER_HOST"], kind="exec")
@@ -370,6 +382,7 @@ def test_a_file_is_removed_on_the_host_that_was_chosen_r47(launch: Launch, work:
         assert (left(work), there(way, "ls", str(work))) == (["a", "b"], "")
 
 
+@pytest.mark.slow
 def test_a_clean_up_waits_for_its_host_r47_r85(
     launch: Launch, work: Path, record: Path, beta: Server, gate: Path
 ) -> None:

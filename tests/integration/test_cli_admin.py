@@ -153,6 +153,7 @@ def test_release_starts_what_was_held_by_name_or_number_r28_r30(
         assert refused.err.startswith(f"drover: no job {unknown}")
 
 
+@pytest.mark.slow
 def test_hold_ice_and_retry_work_from_the_command_line(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text + agent("fail", ["false"], kind="exec"))
     waiting = daemon.insert(jq_type="unknown")
@@ -216,6 +217,7 @@ def test_signal_reaches_running_jobs_and_reports_the_others_j84_j85_j119(launch:
     assert daemon.wait(one, "failed")["jq_signal"] == "SIGTERM"
 
 
+@pytest.mark.slow
 def test_signals_of_their_own_for_several_jobs_by_number_and_name_j84_j85(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     one, two = running(daemon), daemon.insert(jq_type="nap", jq_name="nap.x=1")
@@ -234,6 +236,7 @@ def test_signals_of_their_own_for_several_jobs_by_number_and_name_j84_j85(launch
     assert daemon.value("select count(*) from drover.jobqueue") == before
 
 
+@pytest.mark.slow
 def test_blocked_jobs_are_unblocked_by_number_name_or_condition(launch: Launch, ask: Ask, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     script = f"test -e {ready} || {{ echo licence none is free; exit 75; }}"
@@ -296,6 +299,7 @@ def test_a_command_without_a_scheduler_says_so_and_waits_as_long_as_asked(databa
 # ---- queues and hosts
 
 
+@pytest.mark.slow
 def test_paused_queues_start_nothing_until_resumed_j76_j77_j78_j115(
     launch: Launch, text: str, ask: Ask, record: Path
 ) -> None:
@@ -316,6 +320,7 @@ def test_paused_queues_start_nothing_until_resumed_j76_j77_j78_j115(
     assert ask("pause nosuch").status == 1
 
 
+@pytest.mark.slow
 def test_pause_without_names_applies_to_every_queue_and_persists_j76_j79(launch: Launch, text: str, ask: Ask) -> None:
     first = launch(text + "[queues.slow]\n")
     assert ask("pause").status == 0
@@ -358,6 +363,7 @@ def test_queues_are_added_and_removed_from_the_command_line_j15_j81_j82_j83(
         assert ask(f"queue add other {number}").status == 2
 
 
+@pytest.mark.slow
 def test_hosts_are_listed_and_changed_j116(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text + "[queues.slow]\n")
     assert ask("host max alpha 4 2").status == 0
@@ -377,6 +383,7 @@ def test_hosts_are_listed_and_changed_j116(launch: Launch, text: str, ask: Ask) 
     assert ask("host").out.split()[:3] == ["HOST", "GROUP", "SCHEDULER"]
 
 
+@pytest.mark.slow
 def test_agent_types_are_listed_enabled_and_disabled(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text)
     assert ask("agent disable a").status == 0
@@ -408,6 +415,7 @@ def test_any_command_given_on_the_command_line_is_answered_j119(launch: Launch, 
     assert daemon.value("select count(*) from drover.jobqueue") == before
 
 
+@pytest.mark.slow
 def test_queues_and_hosts_of_two_daemons_are_listed_with_the_daemon_of_each_j116(
     launch: Launch, text: str, ask: Ask, record: Path
 ) -> None:
@@ -428,6 +436,7 @@ def test_queues_and_hosts_of_two_daemons_are_listed_with_the_daemon_of_each_j116
 # ---- by hand
 
 
+@pytest.mark.slow
 def test_run_executes_manual_jobs_and_prints_results_at_once_j39_j52_j56_j57(launch: Launch, ask: Ask) -> None:
     daemon = launch(HOST + agent("say", [*SAY, "{args}"], kind="exec", slots=2))
     jobs = [daemon.insert(jq_type="say", jq_args="x", jq_mode="manual", jq_name=f"say.{n}") for n in range(2)]
@@ -441,6 +450,7 @@ def test_run_executes_manual_jobs_and_prints_results_at_once_j39_j52_j56_j57(lau
     assert list(answer["errors"]) == ["4711"]
 
 
+@pytest.mark.slow
 def test_run_prints_the_output_of_the_job_j56(launch: Launch, ask: Ask) -> None:
     daemon = launch(
         HOST + agent("say", [*SAY, "{args}"], kind="exec") + agent("no", [*SAY, "a", "b", "c"], kind="exec")
@@ -454,6 +464,7 @@ def test_run_prints_the_output_of_the_job_j56(launch: Launch, ask: Ask) -> None:
 # ---- looking on
 
 
+@pytest.mark.slow
 def test_ls_lists_jobs_not_done_and_more_when_asked_r59_r60_r61_r76(launch: Launch, text: str, ask: Ask) -> None:
     daemon = launch(text + agent("fail", ["false"], kind="exec"))
     done = daemon.insert(jq_type="a", jq_args="x")
@@ -487,6 +498,7 @@ def test_ls_watch_shows_ends_as_they_happen(
     assert watch.wait(10) == 130
 
 
+@pytest.mark.slow
 def test_status_watch_prints_an_object_each_time(
     launch: Launch, text: str, follow: Callable[[str], "subprocess.Popen[str]"]
 ) -> None:
@@ -501,6 +513,7 @@ def test_status_watch_prints_an_object_each_time(
     assert watch.wait(10) == 130
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", ["drover_event", "drover_queue", "drover_change"])
 def test_watch_redraws_at_notifications_at_most_twice_a_second(database: str, event: str) -> None:
     drawn: list[float] = []

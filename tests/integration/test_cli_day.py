@@ -145,6 +145,7 @@ def test_wait_shows_how_far_it_is_on_a_terminal(database: str, config: Path, act
         assert (process.wait(), text.rstrip().endswith("noop done fine")) == (0, True)
 
 
+@pytest.mark.slow
 def test_wait_shows_nothing_but_ends_elsewhere(drover: Drover, active: psycopg.Connection) -> None:
     job = insert(active)
     done = drover("wait", str(job), "--timeout", "1.2")

@@ -114,6 +114,7 @@ def test_log_file_that_cannot_be_written_fails_with_what_to_do(drover: Drover, o
     assert found.startswith("FAIL log_file: /nonexistent/drover.log cannot be written; give this user /nonexistent")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "found"), [(0o600, "ok  "), (0o644, "WARN")])
 def test_private_key_that_others_may_read_is_found(
     drover: Drover, own_login: str, config: Path, tmp_path: Path, mode: int, found: str

@@ -137,6 +137,7 @@ def test_retries_out_of_range_are_refused_by_the_option(
     assert "--retries: must be a number from 0 to 2147483647 (got '2147483648')" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_job_numbers_are_printed_as_json_before_their_ends(
     database: str, config: Path, active: psycopg.Connection
 ) -> None:
@@ -288,6 +289,7 @@ def test_wait_for_an_unknown_name_fails_j57(drover: Drover, active: psycopg.Conn
     assert done == Done(1, "", "drover: no job noop.nosuch; drover ls --all lists all jobs\n")
 
 
+@pytest.mark.slow
 def test_wait_tells_of_a_job_that_is_blocked_once(drover: Drover, active: psycopg.Connection) -> None:
     drover("submit", "noop", "x")
     active.execute("update drover.jobqueue set jq_state = 'blocked', jq_endtext = 'exit status 75'")

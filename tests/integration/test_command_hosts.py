@@ -38,6 +38,7 @@ def kill_job(daemon: Daemon, pk: int) -> None:
     assert daemon.wait(pk, "failed")["jq_endtext"] == "killed"
 
 
+@pytest.mark.slow
 def test_a_host_command_that_ignores_signals_is_killed_when_its_host_is_removed(launch: Launch) -> None:
     stubborn = ["bash", "-c", 'trap "" HUP; "$@"; sleep 1000', "bash"]
     types = agent("reader", python("import sys\nprint('OK')\nfor line in sys.stdin: print('OK')"))
@@ -110,6 +111,7 @@ def test_output_and_exit_status_come_back_from_behind_the_ssh_binary_c27(launch:
     assert (row["jq_exitcode"], said(daemon, pk, "out"), said(daemon, pk, "err")) == (3, "beta\nline\n", "oops\n")
 
 
+@pytest.mark.slow
 def test_a_remote_agent_that_reads_its_input_ends_when_its_job_is_killed_f9(launch: Launch, beta: Server) -> None:
     daemon = launch(behind("beta", quoting(ssh(beta))) + agent("reader", READER))
     pk = daemon.insert(jq_type="reader", jq_args="x")
@@ -129,6 +131,7 @@ def test_a_remote_agent_that_reads_its_input_ends_when_the_daemon_is_killed_f9(l
     assert all_gone(watched)
 
 
+@pytest.mark.slow
 def test_a_killed_job_ends_with_its_ssh_even_if_the_remote_program_goes_on(launch: Launch, beta: Server) -> None:
     daemon = launch(behind("beta", quoting(ssh(beta))) + agent("deaf", DEAF))
     pk = daemon.insert(jq_type="deaf", jq_args="x")
@@ -137,6 +140,7 @@ def test_a_killed_job_ends_with_its_ssh_even_if_the_remote_program_goes_on(launc
     assert at_work(beta)
 
 
+@pytest.mark.slow
 def test_the_ssh_binary_joins_arguments_of_an_agent_for_a_shell(launch: Launch, beta: Server) -> None:
     daemon = launch(behind("beta", ssh(beta)) + agent("say", ["printf", "%s.", "{args}"], kind="exec"))
     pk = daemon.insert(jq_type="say", jq_args="a  b; echo more")

@@ -342,6 +342,7 @@ def test_jobs_that_were_cancelled_while_no_daemon_ran_never_start_t66(launch: La
     assert lines(record) == ["wanted"]
 
 
+@pytest.mark.slow
 def test_jobs_paused_held_or_iced_while_no_daemon_ran_do_not_start_t36(launch: Launch, text: str, record: Path) -> None:
     config = PATIENT + "[queues.one]\n" + text
     first = launch(config)
@@ -369,6 +370,7 @@ def test_a_host_is_drained_and_enabled_again_t50(launch: Launch, text: str, reco
     assert told(daemon, "host-enable beta", "failed") == "no host beta"
 
 
+@pytest.mark.slow
 def test_the_maximum_of_a_host_changes_at_once(launch: Launch, text: str, record: Path, gate: Path) -> None:
     daemon = launch(text)
     told(daemon, "host-max alpha 1 0")

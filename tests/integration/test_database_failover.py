@@ -208,6 +208,7 @@ def test_the_standby_takes_over_when_only_the_active_daemon_loses_the_database_c
     assert owner(second) == second.pid
 
 
+@pytest.mark.slow
 def test_a_second_daemon_with_reset_takes_no_job_of_a_live_one_f128(launch: Launch, record: Path, gate: Path) -> None:
     text = QUICK + HOST + agent("a", rec(record), slots=4)
     first = launch(text)
@@ -245,6 +246,7 @@ def test_rows_of_a_daemon_that_was_killed_elsewhere_are_given_back_once_its_leas
     assert "its lease has run out" in second.stderr()
 
 
+@pytest.mark.slow
 def test_a_daemon_with_reset_runs_jobs_of_a_dead_one_at_once_f127(launch: Launch, record: Path, gate: Path) -> None:
     text = QUICK.replace("lease = 1.5", "lease = 600") + HOST + agent("a", rec(record), slots=4)
     first = launch(text)
@@ -256,6 +258,7 @@ def test_a_daemon_with_reset_runs_jobs_of_a_dead_one_at_once_f127(launch: Launch
     assert {(row["jq_attempt"], row["jq_rescued"]) for row in rows} == {(2, 1)}
 
 
+@pytest.mark.slow
 def test_no_agent_is_started_before_rows_of_dead_daemons_are_given_back_r57_r78(launch: Launch, record: Path) -> None:
     text = QUICK + HOST + agent("a", rec(record), slots=2)
     first = launch(text)

@@ -116,6 +116,7 @@ def test_a_transaction_left_open_changes_nothing_and_holds_nothing(daemon: Daemo
     assert answer(daemon, "free", "select count(*) as n from result") == ['<n="0">']
 
 
+@pytest.mark.slow
 def test_a_slow_statement_delays_no_other_and_has_a_time_limit_f100(daemon: Daemon) -> None:
     slow = daemon.insert(jq_type="free", jq_args="ask 'select pg_sleep(30)'")
     daemon.wait(slow, "running")
@@ -144,6 +145,7 @@ def test_an_answer_that_is_too_long_is_an_error_f103(daemon: Daemon) -> None:
     assert line == "<ERROR the answer has more than 8388608 bytes>"
 
 
+@pytest.mark.slow
 def test_an_agent_that_never_reads_its_answer_is_killed_without_delaying_others_f103(
     launch: Launch, meeting: Meeting
 ) -> None:
@@ -217,6 +219,7 @@ def test_answers_come_in_the_order_of_the_questions(daemon: Daemon) -> None:
     assert heard[5:] == ["<OK>", '<c="3">', "<OK>"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query", ["select repeat(chr(120), 1000000) as v from generate_series(1, 8)", "select pg_sleep(0.5)"]
 )

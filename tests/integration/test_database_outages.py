@@ -56,6 +56,7 @@ def losses(daemon: Daemon, name: str = "queue") -> int:
 # ---- before it is there
 
 
+@pytest.mark.slow
 def test_a_daemon_that_is_started_before_its_database_waits_for_it_r79(
     launch: Launch, door: Door, record: Path
 ) -> None:
@@ -110,6 +111,7 @@ def site(launch: Launch, door: Door, record: Path, gate: Path, tmp_path: Path) -
     return launch(SLOW + HOST + "".join(types), via=door.conninfo)
 
 
+@pytest.mark.slow
 def test_ends_during_a_database_outage_are_saved_after_it_t73_j72(
     site: Daemon, door: Door, gate: Path, record: Path
 ) -> None:
@@ -264,6 +266,7 @@ def test_output_that_cannot_be_saved_blocks_agents_and_is_saved_whole_later(site
 # ---- what was under way
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("when", "attempt"), [("before", 1), ("after", 2)])
 def test_jobs_of_a_claim_whose_answer_is_lost_run_once(
     launch: Launch, database_with_roles: str, record: Path, when: str, attempt: int
@@ -276,6 +279,7 @@ def test_jobs_of_a_claim_whose_answer_is_lost_run_once(
     assert f"failpoint end_and_claim:{when}: error" in daemon.stderr()
 
 
+@pytest.mark.slow
 def test_a_row_taken_over_during_a_database_outage_is_dropped(
     site: Daemon, door: Door, gate: Path, record: Path
 ) -> None:

@@ -24,6 +24,7 @@ HOST = "[hosts.alpha]\n"
 # ---- a server that ends sessions which are idle
 
 
+@pytest.mark.slow
 def test_connections_survive_idle_session_timeout(
     launch: Launch, database_with_roles: str, record: Path, gate: Path
 ) -> None:
@@ -41,6 +42,7 @@ def test_connections_survive_idle_session_timeout(
     assert "idle" not in daemon.stderr()
 
 
+@pytest.mark.slow
 def test_wait_survives_idle_session_timeout(database_with_roles: str, config: Path) -> None:
     _end_idle(database_with_roles, "drover_operator")
     operator = make_conninfo(database_with_roles, user="drover_operator")
@@ -73,6 +75,7 @@ def _wait_for_an_end(conninfo: str) -> None:
 # ---- behind a pooler
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["session", "transaction"])
 def test_a_daemon_works_behind_a_pooler(launch: Launch, database_with_roles: str, record: Path, mode: str) -> None:
     count = 1200
@@ -107,6 +110,7 @@ def test_a_daemon_behind_a_transaction_pooler_polls_and_says_so_once(
         daemon.stop()
 
 
+@pytest.mark.slow
 def test_a_daemon_goes_on_when_its_pooler_restarts(launch: Launch, database_with_roles: str, record: Path) -> None:
     with ExitStack() as poolers:
         via = poolers.enter_context(pooler(database_with_roles, "session"))

@@ -210,6 +210,7 @@ def test_a_cycle_is_refused_r5(daemon: Daemon) -> None:
         )
 
 
+@pytest.mark.slow
 def test_waiting_children_survive_the_daemon_f44_t68_j1(launch: Launch, tmp_path: Path) -> None:
     record, gate = tmp_path / "record", tmp_path / "gate"
     text = HOST + agent("rec", rec(record), slots=2)

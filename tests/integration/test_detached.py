@@ -86,6 +86,7 @@ def output(daemon: Daemon, pk: int) -> str:
     return "".join(row["out_data"] for row in rows)
 
 
+@pytest.mark.slow
 def test_detached_job_ends_like_any_other_c41(launch: Launch, site: Site) -> None:
     daemon = launch(site.config())
     site.go.touch()
@@ -113,6 +114,7 @@ def test_job_goes_on_when_its_daemon_is_killed_and_is_adopted_c41(launch: Launch
     second.until(lambda: not site.entries())
 
 
+@pytest.mark.slow
 def test_job_goes_on_over_an_orderly_end_c41(launch: Launch, site: Site) -> None:
     first = launch(site.config())
     pk = first.insert(jq_type="long", jq_args=site.script())
@@ -197,6 +199,7 @@ def test_reboot_of_the_host_is_an_interruption_c41(launch: Launch, site: Site) -
     assert site.starts == [f"{pk}.1", f"{pk}.2"]
 
 
+@pytest.mark.slow
 def test_job_whose_row_says_running_and_that_never_began_goes_back_c41(launch: Launch, site: Site) -> None:
     daemon = launch(site.config())
     daemon.stop()
@@ -257,6 +260,7 @@ def test_why_and_status_say_that_no_scheduler_is_attached_c41(launch: Launch, si
     assert "no scheduler is active for group default" in status
 
 
+@pytest.mark.slow
 def test_show_lists_what_hosts_keep_of_a_job_c41(launch: Launch, site: Site, config: Path) -> None:
     daemon = launch(site.config())
     pk = daemon.insert(role="drover_frontend", jq_type="long", jq_args=site.script())

@@ -51,6 +51,7 @@ def test_a_job_that_ended_has_the_code_of_its_end_t115(daemon: Daemon, columns: 
     assert daemon.value(CODE, pk) == code, daemon.row(pk)["jq_endtext"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
@@ -77,6 +78,7 @@ def test_a_failure_names_job_agent_host_attempt_and_cause_t16(
         daemon.until(lambda: "last words" in ask(f"out -e {pk}").out + ask(f"log {pk}").out)
 
 
+@pytest.mark.slow
 def test_a_job_that_was_killed_or_cancelled_has_its_code_t115(daemon: Daemon) -> None:
     killed, cancelled = (daemon.insert(jq_type="sh", jq_args="sleep 60") for _ in range(2))
     told(daemon, f"cancel {cancelled} not needed")

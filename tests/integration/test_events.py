@@ -112,6 +112,7 @@ def states(daemon: Daemon) -> dict[str, int]:
     return {row["del_state"]: row["n"] for row in daemon.execute(STATES)}
 
 
+@pytest.mark.slow
 def test_life_of_a_job_is_told_in_order_signed_and_with_its_end_t64_t93_t98_t100(
     launch: Launch, receiver: Receiver
 ) -> None:
@@ -273,6 +274,7 @@ def test_what_has_no_room_or_no_time_left_is_a_dead_letter_t102_t103(launch: Lau
         assert sorted(row["dead_reason"] for row in daemon.execute(LETTERS)) == ["expired", "expired", "overflow"]
 
 
+@pytest.mark.slow
 def test_a_dead_letter_goes_to_the_log_and_to_two_receivers_at_once_c52_t32(launch: Launch, receiver: Receiver) -> None:
     with closing(Receiver()) as second:
         daemon = launch(LOCAL)

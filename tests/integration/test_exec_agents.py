@@ -124,6 +124,7 @@ def test_no_end_of_a_command_counts_against_its_slot(launch: Launch) -> None:
     assert "ST_FAIL" not in daemon.stderr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "code", "reason"),
     [
@@ -260,6 +261,7 @@ def test_the_shell_agent_fills_in_its_macros_f170(daemon: Daemon) -> None:
     assert logged(daemon, row) == [("LOG", f"{head} all=first 'second one' pc=% other=%{{Z}} {tail}")]
 
 
+@pytest.mark.slow
 def test_the_shell_agent_sends_heartbeats_while_its_command_is_silent_f170(daemon: Daemon) -> None:
     assert run(daemon, "beating", "sleep 1")["jq_end_bits"] == 1
 

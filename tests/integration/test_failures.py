@@ -143,6 +143,7 @@ def test_without_retries_left_it_has_failed(daemon: Daemon) -> None:
     assert [past["att_outcome"] for past in daemon.attempts(row["jq_pk"])] == ["retry", "retry", "failed"]
 
 
+@pytest.mark.slow
 def test_the_delay_before_a_retry_doubles_with_jitter_and_is_shown(launch: Launch) -> None:
     daemon = launch(settings(retry_base=100, retry_max=150) + LOCAL + puppet())
     job = daemon.insert(jq_type="puppet", jq_args="echo FAIL once", jq_retries=3)

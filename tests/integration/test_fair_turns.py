@@ -34,6 +34,7 @@ def whose(record: Path) -> list[str]:
     return [line.split()[0] for line in lines(record)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fair", "before"), [(True, 10), (False, 1000)])
 def test_ten_jobs_wait_behind_a_thousand_of_another_only_without_fair_turns(
     launch: Launch, record: Path, fair: bool, before: int
@@ -59,6 +60,7 @@ def test_a_late_submitter_waits_for_few_running_jobs_of_others(launch: Launch, r
     assert whose(record)[: came + 5 * held].count(BERT) == 5
 
 
+@pytest.mark.slow
 def test_sql_jobs_of_one_submitter_share_one_turn(launch: Launch, record: Path) -> None:
     daemon = launch(ONE_HOST + PAUSED + agent("rec", rec(record), fair=True))
     rows = "select {} as who, i from generate_series(1, 200) i"
@@ -71,6 +73,7 @@ def test_sql_jobs_of_one_submitter_share_one_turn(launch: Launch, record: Path) 
     assert order[:last].count("anna") < 400  # 200, and what went before its query was open; else 600
 
 
+@pytest.mark.slow
 def test_a_type_stops_being_fair_when_no_job_waits_in_a_line(launch: Launch, record: Path) -> None:
     daemon = launch(ONE_HOST + PAUSED + agent("rec", rec(record), fair=True))
     jobs = queue(daemon, ANNA, 50)
@@ -93,6 +96,7 @@ def test_fair_turns_apply_among_jobs_of_one_host(launch: Launch, record: Path) -
     assert whose(record).index(BERT) == 1
 
 
+@pytest.mark.slow
 def test_jobs_of_a_fair_type_that_are_given_back_are_done_by_the_next_scheduler(launch: Launch, record: Path) -> None:
     text = ONE_HOST + agent("rec", rec(record), fair=True, slots=SLOTS)
     daemon = launch(text)

@@ -75,6 +75,7 @@ def _job(daemon: Daemon) -> int:
     return int(daemon.value("select max(jq_pk) from drover.jobqueue where jq_type = 'puppet'"))
 
 
+@pytest.mark.slow
 def test_example_submits_and_follows_a_job_to_its_end_f27_j130(launch: Launch, follow: Follow) -> None:
     daemon = launch(LOCAL + puppet())
     example = follow("puppet", "true", role="drover_frontend")
@@ -84,6 +85,7 @@ def test_example_submits_and_follows_a_job_to_its_end_f27_j130(launch: Launch, f
     assert example.process.wait(LONG_PATIENCE_S) == 0
 
 
+@pytest.mark.slow
 def test_example_shows_the_progress_of_an_sql_job_f172(launch: Launch, follow: Follow, meeting: Meeting) -> None:
     daemon = launch(LOCAL + rows("puppet", f"if [ $n = 3 ]; then {meeting.wait}; fi"))
     example = follow("--sql", "puppet", "select n from generate_series(1, 3) n")
@@ -93,6 +95,7 @@ def test_example_shows_the_progress_of_an_sql_job_f172(launch: Launch, follow: F
     assert example.process.wait(LONG_PATIENCE_S) == 0
 
 
+@pytest.mark.slow
 def test_example_cancels_its_job_at_ctrl_c(launch: Launch, follow: Follow, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet())
     example = follow("puppet", f"{meeting.tell('begun')}; {meeting.wait}")
@@ -103,6 +106,7 @@ def test_example_cancels_its_job_at_ctrl_c(launch: Launch, follow: Follow, meeti
     assert example.process.wait(LONG_PATIENCE_S) == 1
 
 
+@pytest.mark.slow
 def test_example_tells_why_a_job_failed(launch: Launch, follow: Follow) -> None:
     daemon = launch(LOCAL + puppet())
     example = follow("puppet", "echo FAIL no such file")

@@ -44,6 +44,7 @@ def test_jobs_that_end_while_the_notify_queue_is_full_are_saved_and_run_once(
     assert daemon.stderr().count(REFUSED) == 1
 
 
+@pytest.mark.slow
 def test_jobs_inserted_while_the_notify_queue_is_full_are_found(daemon: Daemon) -> None:
     daemon.execute(FILL)
     with pytest.raises(ProgramLimitExceeded):

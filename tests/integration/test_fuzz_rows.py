@@ -120,6 +120,7 @@ def test_every_accepted_row_ends_or_waits_with_a_reason_f28(database_with_roles:
         assert_unharmed(daemon)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rows_with_any_bytes_do_not_harm_the_daemon_f28(ascii_database: str, seed: int) -> None:
     random = Random(seed)

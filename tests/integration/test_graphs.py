@@ -246,6 +246,7 @@ def test_of_200_edges_that_race_with_a_claim_each_holds_or_is_refused_r38_r91(da
     daemon.wait_all(holds)
 
 
+@pytest.mark.slow
 def test_no_child_is_claimed_when_one_of_its_parents_fails_r91(daemon: Daemon) -> None:
     with daemon.login("drover_frontend").transaction():
         kinds = [("rec", "x"), ("rec", "say:FAIL no"), ("noop", ""), ("noop", "free")] * 100

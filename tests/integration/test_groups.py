@@ -106,6 +106,7 @@ def test_the_standby_takes_over_when_the_first_is_killed_f45_t68_t70_r81_j127(
     assert sorted(set(lines(record))) == sorted(f"gate:{gate};{n}" for n in range(4))
 
 
+@pytest.mark.slow
 def test_a_takeover_on_the_same_machine_does_not_wait_for_the_lease_f45(
     launch: Launch, text: str, record: Path
 ) -> None:
@@ -182,6 +183,7 @@ def test_a_host_of_another_group_is_a_mistake_f164(launch: Launch, text: str) ->
     assert "host alpha belongs to group default: another group has it; rename it here" in other.stderr()
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_every_daemon_fails_after_its_interruptions_t70(
     launch: Launch, text: str, record: Path
 ) -> None:
@@ -249,6 +251,7 @@ def test_a_standby_that_was_killed_is_forgotten_j74(launch: Launch, text: str) -
 # ---- waking
 
 
+@pytest.mark.slow
 def test_a_row_wakes_the_daemon_that_serves_its_queue_j64(launch: Launch, tmp_path: Path) -> None:
     records_of = [tmp_path / "one", tmp_path / "two"]
     one = launch(WOKEN + HOST + agent("a", rec(records_of[0])))
@@ -268,6 +271,7 @@ def test_a_thousand_rows_in_one_transaction_wake_the_daemon_a_few_times_j66(laun
     assert claims(daemon) - before < 10
 
 
+@pytest.mark.slow
 def test_rows_that_are_due_are_claimed_many_at_once_c23(launch: Launch, text: str) -> None:
     daemon = launch("[scheduler]\nstatus_interval = 0.2\n" + text.replace(QUICK, "rescan = 600\n"))
     before = claims(daemon)

@@ -146,6 +146,7 @@ def test_remaining_processes_get_sighup_before_sigkill_f9(daemon: Daemon, meetin
     assert meeting.hear_all(2) == ["agent was told", "grandchild was told"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_no_process_survives_an_orderly_end_of_the_daemon_f115(daemon: Daemon, family: Family, kind: str) -> None:
     members = family(kind)
@@ -212,6 +213,7 @@ def test_a_guardian_reaps_children_if_its_parent_ignores_sigchld(begin: Begin) -
     assert begin(f"{IGNORING_CHILDREN}\n{BEGIN}sys.exit(3)").wait() == 3
 
 
+@pytest.mark.slow
 def test_a_signal_to_the_guardian_reaches_the_daemon_f54_j122(daemon: Daemon, family: Family) -> None:
     family("an agent")
     daemon.process.send_signal(SIGTERM)

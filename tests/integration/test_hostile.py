@@ -203,6 +203,7 @@ def babbler() -> Iterator[Callable[..., Family]]:
         one.loop.close()
 
 
+@pytest.mark.slow
 def test_a_flooding_agent_gets_a_bounded_share_of_the_time(babbler: Callable[..., Family]) -> None:
     one = babbler(BABBLING)
     begun, reads = one.loop.now, one.reads
@@ -223,6 +224,7 @@ def waiting_little() -> Callable[[], float]:
     return now
 
 
+@pytest.mark.slow
 def test_a_flooding_agent_is_read_in_small_pieces(babbler: Callable[..., Family]) -> None:
     one = babbler(BABBLING, waiting_little())
     one.until(lambda: one.said[0].count(b"\n") > 2 * BURST_S / LINE_S)

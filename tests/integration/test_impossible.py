@@ -1,5 +1,7 @@
 """The real daemon leaves nothing that cannot be: at work, after a kill, and beside jobs in every state."""
 
+import pytest
+
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon
 from tests.integration.puppets import LOCAL, Meeting, puppet
@@ -23,6 +25,7 @@ def every_state(daemon: Daemon, meeting: Meeting) -> list[int]:
     return ending
 
 
+@pytest.mark.slow
 def test_a_daemon_at_work_leaves_nothing_impossible_t119(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet() + puppet("other"))
     ending = every_state(daemon, meeting)
@@ -31,6 +34,7 @@ def test_a_daemon_at_work_leaves_nothing_impossible_t119(launch: Launch, meeting
     assert daemon.execute(IMPOSSIBLE) == []
 
 
+@pytest.mark.slow
 def test_a_killed_daemon_and_its_heir_leave_nothing_impossible_t119(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(SOON + LOCAL + puppet() + puppet("other"))
     ending = every_state(daemon, meeting)

@@ -117,6 +117,7 @@ def test_an_owner_may_release_own_jobs_only_j93(launch: Launch, text: str) -> No
     assert daemon.row(other)["jq_state"] == "held"
 
 
+@pytest.mark.slow
 def test_a_released_job_still_waits_for_its_start_time(launch: Launch, text: str) -> None:
     daemon = launch(text)
     soon, past = held(daemon, jq_not_before="2000-01-01"), held(daemon, jq_not_after="2000-01-01")
@@ -126,6 +127,7 @@ def test_a_released_job_still_waits_for_its_start_time(launch: Launch, text: str
     assert daemon.wait(past, "failed")["jq_endtext"].startswith("not started by 2000-01-01")
 
 
+@pytest.mark.slow
 def test_a_release_waits_for_a_locked_descendant_and_then_releases_all(launch: Launch, text: str) -> None:
     daemon = launch(text)
     root, child = held(daemon), held(daemon)
@@ -193,6 +195,7 @@ def test_a_job_on_ice_is_skipped_and_its_children_run(launch: Launch, text: str,
     assert told(daemon, f"ice {child}", "failed") == f"job {child} is neither held nor queued: it is done"
 
 
+@pytest.mark.slow
 def test_hold_keeps_successors_waiting_and_a_change_to_ice_starts_nothing_but_them_c51(
     launch: Launch, text: str, record: Path
 ) -> None:
@@ -226,6 +229,7 @@ def test_an_urgent_job_behind_a_hundred_thousand_starts_within_a_second_c55(laun
 # ---- priority
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fair", [False, True])
 def test_priority_moves_jobs_that_wait_f20(launch: Launch, record: Path, fair: bool) -> None:
     daemon = launch(HOST + agent("a", rec(record), fair=fair, window=1))
@@ -260,6 +264,7 @@ def test_priority_is_of_letters_and_digits_f20(launch: Launch, text: str, letter
 # ---- retry
 
 
+@pytest.mark.slow
 def test_a_retried_job_keeps_the_output_of_earlier_attempts_r7(launch: Launch, tmp_path: Path) -> None:
     good = tmp_path / "good"
     daemon = launch(HOST + agent("s", ["sh", "-c", f"echo first; test -e {good}"], kind="exec"))
@@ -299,6 +304,7 @@ def tried(tmp_path: Path) -> list[int]:
     return ids
 
 
+@pytest.mark.slow
 def test_a_retry_of_a_keyed_job_runs_failed_items_only_r7(launch: Launch, picky: str, tmp_path: Path) -> None:
     daemon, bad = launch(picky), tmp_path / "bad"
     bad.write_text("[3, 7, 20]")
@@ -344,6 +350,7 @@ def test_a_child_that_waits_runs_when_its_parent_was_retried_r6(launch: Launch, 
     daemon.wait_all([parent, child])
 
 
+@pytest.mark.slow
 def test_a_retry_resets_retries_and_interruptions(launch: Launch, text: str) -> None:
     daemon = launch(text)
     pk = daemon.insert(jq_type="a", jq_args="die:1", jq_retries=1)
@@ -378,6 +385,7 @@ def test_a_retry_is_refused_when_its_time_is_over_or_its_key_is_taken(launch: La
 # ---- unblock
 
 
+@pytest.mark.slow
 def test_unblock_makes_a_blocked_job_run_at_once(launch: Launch, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     script = f"""
@@ -433,6 +441,7 @@ def test_a_run_ends_with_its_jobs_and_returns_the_output_of_each_j39_j52_j56(lau
     assert states(daemon, [good, bad]) == ["done", "failed"]
 
 
+@pytest.mark.slow
 def test_jobs_of_a_run_work_side_by_side_and_others_go_on_meanwhile_j53_j57_j92(
     launch: Launch, text: str, gate: Path
 ) -> None:
@@ -472,6 +481,7 @@ def test_a_run_counts_a_job_named_twice_once_and_names_jobs_it_cannot_run_j54_j5
     assert told(daemon, f"run {good} x", "failed") == "a job number is required (got 'x'): run JOB..."
 
 
+@pytest.mark.slow
 def test_a_run_of_a_running_job_does_not_start_it_twice_j54_j55(launch: Launch, text: str, gate: Path) -> None:
     daemon = launch(text)
     pk = daemon.insert(jq_type="a", jq_args=f"gate:{gate}", jq_mode="manual")
@@ -496,6 +506,7 @@ def test_a_run_in_an_unserved_queue_is_ignored_and_names_the_queue_j69_j27(launc
     assert answer(daemon, f"run {lost}", "failed")["jq_endtext"] == reason
 
 
+@pytest.mark.slow
 def test_a_run_continues_under_the_next_daemon_j52(launch: Launch, text: str, gate: Path) -> None:
     first = launch(QUICK + text)
     pk = first.insert(jq_type="a", jq_args=f"gate:{gate}", jq_mode="manual")
@@ -519,6 +530,7 @@ def test_a_run_ends_if_its_job_never_runs(launch: Launch, text: str, ending: str
     assert list(daemon.wait(order)["jq_result"]["jobs"]) == [str(pk)]
 
 
+@pytest.mark.slow
 def test_a_run_ends_if_its_job_is_removed(launch: Launch, text: str) -> None:
     daemon = launch(text)
     parent, pk = held(daemon), daemon.insert(jq_type="a", jq_mode="manual")
@@ -529,6 +541,7 @@ def test_a_run_ends_if_its_job_is_removed(launch: Launch, text: str) -> None:
     assert daemon.wait(order)["jq_result"]["jobs"] == {str(pk): None}
 
 
+@pytest.mark.slow
 def test_an_owner_may_run_and_retry_own_jobs_only_j93_t24(launch: Launch, printing: str) -> None:
     daemon = launch(printing)
     mine, more, other = (

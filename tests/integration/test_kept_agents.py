@@ -199,6 +199,7 @@ def test_a_group_that_another_daemon_took_meanwhile_ends_the_agents(serve: Serve
     said(unit.daemon, "has another owner: standing by")
 
 
+@pytest.mark.slow
 def test_a_stop_gives_jobs_back_and_ends_the_agents(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     pk, pid = work(unit, meeting)
@@ -208,6 +209,7 @@ def test_a_stop_gives_jobs_back_and_ends_the_agents(serve: Serve, meeting: Meeti
     unit.daemon.until(lambda: not unit.pids(), what="something is left")
 
 
+@pytest.mark.slow
 def test_a_store_that_is_discarded_ends_agents_that_read_no_end(serve: Serve, meeting: Meeting) -> None:
     deaf = agent("deaf", ["sh", "-c", f"trap '' HUP; echo OK; read line; {meeting.tell('$$')}; exec sleep 1000"])
     unit = serve(settings(keep_agents=True) + LOCAL + deaf)
@@ -285,6 +287,7 @@ def test_another_group_in_the_configuration_ends_the_agents(serve: Serve, meetin
     assert is_gone(gone)
 
 
+@pytest.mark.slow
 def test_without_a_store_a_restart_is_a_stop(serve: Serve, meeting: Meeting) -> None:
     unit = serve(most=0)
     said(unit.daemon, "the unit keeps no descriptors")
@@ -378,6 +381,7 @@ def test_idle_agents_end_if_another_daemon_serves_after_the_crash(
     assert is_gone(gone)
 
 
+@pytest.mark.slow
 def test_the_warden_ends_what_a_crash_left_if_the_service_is_not_started_again(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     _, pid = work(unit, meeting)
@@ -390,6 +394,7 @@ def test_the_warden_ends_what_a_crash_left_if_the_service_is_not_started_again(s
     unit.daemon.until(lambda: not unit.pids(), what="something is left")
 
 
+@pytest.mark.slow
 def test_a_daemon_whose_warden_was_killed_stops_in_order(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     pk, pid = work(unit, meeting)

@@ -62,6 +62,7 @@ def test_sql_job_waits_without_a_counted_attempt_and_shows_the_reason(
     daemon.until(lambda: not warned(ask))
 
 
+@pytest.mark.slow
 def test_jobs_of_a_type_that_may_ask_the_database_wait_and_others_go_on(
     launch: Launch, ask: Ask, shut: str, record: Path
 ) -> None:
@@ -79,6 +80,7 @@ def test_jobs_of_a_type_that_may_ask_the_database_wait_and_others_go_on(
     daemon.until(lambda: not warned(ask))
 
 
+@pytest.mark.slow
 def test_daemon_whose_login_lacks_a_right_says_so_once_and_serves_when_granted(
     launch: Launch, database_with_roles: str, record: Path
 ) -> None:
@@ -92,6 +94,7 @@ def test_daemon_whose_login_lacks_a_right_says_so_once_and_serves_when_granted(
     assert len(told(daemon, "refuses register")) == 1
 
 
+@pytest.mark.slow
 def test_refused_queue_connection_is_logged_once_and_at_recovery(
     launch: Launch, ask: Ask, database_with_roles: str, record: Path
 ) -> None:
@@ -193,6 +196,7 @@ def test_check_warns_of_a_role_that_may_have_fewer_connections_than_are_wanted(
     assert log_ins(done)["expansion"].startswith("WARN")
 
 
+@pytest.mark.slow
 def test_status_shows_a_reader_only_what_it_may_see(launch: Launch, ask: Ask, shut: str, record: Path) -> None:
     daemon = launch(SETTINGS + agent("asks", rec(record), db="sql"))
     daemon.until(lambda: told(daemon, DENIED))

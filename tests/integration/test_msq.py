@@ -106,6 +106,7 @@ def test_rows_keep_their_order_for_one_agent(daemon: Daemon, record: Path) -> No
     assert numbers(record) == list(range(50, 0, -1))
 
 
+@pytest.mark.slow
 def test_a_large_query_does_not_starve_another_type_f2(daemon: Daemon, record: Path, tmp_path: Path) -> None:
     query = f"select n, case n when 10000 then 'gate:{tmp_path / 'gate'}' end as act from generate_series(1, 10000) n"
     large = daemon.insert(jq_type="rec", jq_args=query, jq_msq=True)
@@ -347,6 +348,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_attempts_tell_how_long_a_job_took_though_its_start_is_reset_f47(launch: Launch, tmp_path: Path) -> None:
     gate, notes = tmp_path / "gate", tmp_path / "notes"
     script = python(TIMED.format(gate=str(gate), notes=str(notes)))
@@ -482,6 +484,7 @@ def killed_at_60(launch: Launch, record: Path, gate: Path, **columns: Any) -> tu
     return text, pk
 
 
+@pytest.mark.slow
 def test_after_a_kill_only_the_unfinished_items_of_a_keyed_query_are_sent_again_t65_t68_t69(
     launch: Launch, tmp_path: Path
 ) -> None:
@@ -505,6 +508,7 @@ def test_after_a_kill_a_query_without_a_key_begins_its_slice_again_t68(launch: L
     assert [a["att_outcome"] for a in daemon.attempts(pk)] == ["rescued", "done"]
 
 
+@pytest.mark.slow
 def test_a_keyed_query_given_back_at_a_drain_resumes_at_its_checkpoint_f46(launch: Launch, tmp_path: Path) -> None:
     record, gate = tmp_path / "record", tmp_path / "gate"
     text = TWO_HOSTS + agent("a", rec(record))

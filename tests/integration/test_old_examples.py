@@ -107,6 +107,7 @@ def test_queues_low_normal_and_high_run_five_jobs_each_at_once_j13_j14_j16(
     daemon.wait_all(jobs)
 
 
+@pytest.mark.slow
 def test_quick_jobs_run_while_heavy_ones_fill_their_queue_j17_j18(
     launch: Launch, ask: Ask, record: Path, gate: Path
 ) -> None:

@@ -361,6 +361,7 @@ def test_children_work_at_the_same_time_f7(launch: Launch, tmp_path: Path) -> No
 # ---- the order
 
 
+@pytest.mark.slow
 def test_urgent_work_kills_no_running_agent_f37(launch: Launch, tmp_path: Path) -> None:
     record, gate = tmp_path / "record", tmp_path / "gate"
     text = "[hosts.alpha]\nmax = 2\nurgent = 0\n" + agent("a", rec(record), slots=2) + agent("b", rec(record), slots=2)
@@ -378,6 +379,7 @@ def test_urgent_work_kills_no_running_agent_f37(launch: Launch, tmp_path: Path) 
     assert [row["jq_attempt"] for row in map(daemon.row, running)] == [1, 1]
 
 
+@pytest.mark.slow
 def test_jobs_for_an_idle_agent_go_before_jobs_that_need_a_new_one_f39(launch: Launch, tmp_path: Path) -> None:
     record = tmp_path / "record"
     text = "[hosts.alpha]\nmax = 1\n" + agent("a", rec(record)) + agent("b", rec(record))
@@ -388,6 +390,7 @@ def test_jobs_for_an_idle_agent_go_before_jobs_that_need_a_new_one_f39(launch: L
     assert lines(record) == ["warm", "younger", "older"]
 
 
+@pytest.mark.slow
 def test_an_idle_agent_is_evicted_for_another_type_f40(launch: Launch, tmp_path: Path) -> None:
     record = tmp_path / "record"
     daemon = launch("[hosts.alpha]\nmax = 1\n" + agent("a", rec(record)) + agent("b", rec(record)))
@@ -519,6 +522,7 @@ def renewals(daemon: Daemon, count: int) -> None:
     daemon.until(look)
 
 
+@pytest.mark.slow
 def test_jobs_that_come_while_others_are_fetched_are_not_lost_j46_j50(launch: Launch, tmp_path: Path) -> None:
     record = tmp_path / "record"
     daemon = launch("[scheduler]\nrescan = 3600\n" + ONE_HOST + agent("a", rec(record), slots=2))
@@ -528,6 +532,7 @@ def test_jobs_that_come_while_others_are_fetched_are_not_lost_j46_j50(launch: La
     assert len(set(lines(record))) == 200
 
 
+@pytest.mark.slow
 def test_a_locked_row_is_skipped_by_claims_j51_c22(launch: Launch, database_with_roles: str, tmp_path: Path) -> None:
     record = tmp_path / "record"
     with psycopg.connect(database_with_roles) as other:

@@ -161,6 +161,7 @@ def test_output_of_a_killed_command_is_kept_with_its_reaction_to_the_signal(daem
     assert output(daemon, daemon.wait(job, "cancelled")) == "begun\ncleaned up\n"
 
 
+@pytest.mark.slow
 def test_true_durations_of_every_attempt_are_stored(daemon: Daemon) -> None:
     row = run(daemon, "sleep 0.3; exit 1", "failed", jq_retries=2)
     took = [(past["att_end"] - past["att_start"]).total_seconds() for past in daemon.attempts(row["jq_pk"])]
@@ -249,6 +250,7 @@ def peak(daemon: Daemon) -> int:
     return int(found[1]) * 1024
 
 
+@pytest.mark.slow
 def test_output_under_a_dead_daemon_and_under_the_next_are_stored_apart(launch: Launch, meeting: Meeting) -> None:
     text = LOCAL + shell()
     first = launch(text)

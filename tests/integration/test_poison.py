@@ -44,6 +44,7 @@ def _ended(daemon: Daemon, pk: int, timeout: float = 20.0) -> tuple[str, str]:
     return row["jq_state"], row["jq_endtext"]
 
 
+@pytest.mark.slow
 def test_invalid_byte_fails_its_job_and_no_other(win1252: str, site: str) -> None:
     with start(site, win1252) as daemon:
         daemon.execute("set client_encoding = 'WIN1252'")
@@ -75,6 +76,7 @@ def test_oversized_variables_from_before_the_limits_fail_their_job_and_no_other(
     assert _ended(daemon, 2)[0] == "done"
 
 
+@pytest.mark.slow
 def test_job_during_which_daemons_died_is_tried_alone_and_failed(launch: Launch, site: str, tmp_path: Path) -> None:
     """Beside it is another with which as many have died, and which is not to blame: it is worked."""
     daemon = launch(site, points="read_claimed:after=kill")
@@ -92,6 +94,7 @@ def test_job_during_which_daemons_died_is_tried_alone_and_failed(launch: Launch,
     assert [note["line"] for note in records(tmp_path / "record") if note["event"] == "line"] == ["good"]
 
 
+@pytest.mark.slow
 def test_innocent_job_in_hand_at_as_many_deaths_is_done(launch: Launch, site: str) -> None:
     daemon = launch(site)
     daemon.execute("""

@@ -84,6 +84,7 @@ def test_pausing_a_paused_queue_is_reported_and_no_failure_j78(launch: Launch, t
     assert told(daemon, "continue one default") == "running: one; running already: default"
 
 
+@pytest.mark.slow
 def test_a_paused_queue_stays_so_under_the_next_daemon_j79(launch: Launch, text: str) -> None:
     first = launch(text)
     told(first, "pause one")
@@ -112,6 +113,7 @@ def test_poll_takes_queues_and_fails_for_an_unknown_one_j75_j46(launch: Launch, 
 # ---- adding and removing
 
 
+@pytest.mark.slow
 def test_an_added_queue_is_known_to_all_daemons_at_once_j63(launch: Launch, record: Path, gate: Path, ask: Ask) -> None:
     text = PATIENT + HOST + agent("a", rec(record), slots=4)
     first, second = launch(text), standby(launch, text)
@@ -162,6 +164,7 @@ def test_a_queue_is_removed_when_it_is_empty_j82(launch: Launch, text: str, gate
 # ---- limits
 
 
+@pytest.mark.slow
 def test_a_higher_limit_starts_more_jobs_and_a_lower_one_kills_none_j83(
     launch: Launch, text: str, gate: Path, tmp_path: Path
 ) -> None:
@@ -187,6 +190,7 @@ def test_a_higher_limit_starts_more_jobs_and_a_lower_one_kills_none_j83(
     assert told(daemon, "set-concurrency new 0", "failed").startswith("a concurrency is a number from 1")
 
 
+@pytest.mark.slow
 def test_a_queue_priority_set_by_command_stays_until_the_file_changes_it(launch: Launch, text: str) -> None:
     daemon = launch(text)
     assert told(daemon, "set-queue-priority one 7") == "queue one: concurrency unlimited, priority 7"
@@ -216,6 +220,7 @@ def test_status_shows_queues_j80(launch: Launch, text: str, gate: Path) -> None:
 # ---- a queue that does not exist
 
 
+@pytest.mark.slow
 def test_a_queue_that_does_not_exist_is_named_by_queue_status_and_once_by_the_log_t38(
     launch: Launch, text: str, ask: Ask
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_full_slow_queue_never_delays_another_j18(launch: Launch, meeting: Mee
     daemon.wait_all(slow)
 
 
+@pytest.mark.slow
 def test_few_jobs_in_one_queue_do_not_wait_for_many_in_another_j18(launch: Launch, record: Path) -> None:
     daemon = launch(LOCAL + agent("rec", rec(record), slots=2) + limited("alice") + limited("bob"))
     daemon.insert_all([{"jq_type": "rec", "jq_queue": "alice", "jq_args": "nap:0.01"}] * 1000)
@@ -183,6 +184,7 @@ def test_jobs_of_two_groups_that_name_no_queue_are_kept_apart_each_within_its_li
     assert {name: most_at_once(one, name) for name in limits} == limits
 
 
+@pytest.mark.slow
 def test_a_queue_of_another_group_is_not_taken_over_and_keeps_its_limit_j11(launch: Launch, meeting: Meeting) -> None:
     one = launch(settings(group="one") + "[hosts.one]\n" + puppet(slots=4) + limited("same", 2))
     other = settings(group="two") + "[hosts.two]\n" + puppet(slots=4)
@@ -217,6 +219,7 @@ def test_a_change_through_one_daemon_applies_to_the_daemon_that_serves_the_queue
     one.wait(paused)
 
 
+@pytest.mark.slow
 def test_status_shows_the_named_group_j80(launch: Launch) -> None:
     one, two = launch(grouped("one", "one/a")), launch(grouped("two", "two/a"))
     for group, daemon in ("one", two), ("two", one):
@@ -326,6 +329,7 @@ def test_a_filter_of_priorities_is_about_the_whole_priority_r55(launch: Launch, 
     assert [daemon.row(pk)["jq_done_host"] for pk in left] == ["rest"] * 3
 
 
+@pytest.mark.slow
 def test_a_slot_of_one_queue_never_takes_a_job_of_another_t44(launch: Launch, record: Path) -> None:
     hosts = '[hosts.first]\nqueues = ["q1"]\n[hosts.second]\nqueues = ["q2"]\n[hosts.shared]\n'
     daemon = launch(hosts + agent("rec", rec(record)) + limited("q1") + limited("q2"))
@@ -398,6 +402,7 @@ def order(daemon: Daemon, words: str) -> int:
     return daemon.insert(role="drover_operator", jq_type="command", jq_args=words)
 
 
+@pytest.mark.slow
 def test_a_host_filter_set_by_command_stays_until_the_file_changes_it_r9_r55(
     launch: Launch, meeting: Meeting, record: Path
 ) -> None:
@@ -429,6 +434,7 @@ def test_a_host_filter_set_by_command_stays_until_the_file_changes_it_r9_r55(
     last.wait(other)
 
 
+@pytest.mark.slow
 def test_why_names_a_type_that_a_stored_filter_leaves_without_a_host_r55(launch: Launch, record: Path) -> None:
     first = launch(LOCAL + puppet())
     first.wait(order(first, "host-filter local types=^pup"))
@@ -470,6 +476,7 @@ def test_an_invalid_filter_is_refused_with_the_reason_r55(launch: Launch) -> Non
 # ---- order and spread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosts", ["[hosts.local]\n", TWO_HOSTS])
 @pytest.mark.parametrize("is_trickle", [False, True])
 def test_equal_jobs_are_spread_evenly_over_idle_agents_t48(

@@ -97,6 +97,7 @@ def test_why_says_which_quota_a_job_is_over_t116(launch: Launch, meeting: Meetin
     assert daemon.why(blocked).endswith(": blocked: quota:few:anna_of_quotas 1 of 1 jobs are in hand")
 
 
+@pytest.mark.slow
 def test_jobs_over_a_quota_follow_as_others_end_t85_t116_t75(launch: Launch, roles: dict[str, str]) -> None:
     daemon = launch(TYPES)
     set_quota(daemon, name="few", most=2, user="*")

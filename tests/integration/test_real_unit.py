@@ -232,6 +232,7 @@ def test_a_crash_under_systemd_keeps_an_idle_agent_and_kills_a_busy_one(machine:
     assert (machine.wait(pk)["jq_attempt"], other != busy) == (2, True)
 
 
+@pytest.mark.slow
 def test_systemctl_stop_leaves_nothing_in_the_store_nor_in_the_control_group(
     machine: Machine, meeting: Meeting
 ) -> None:
@@ -245,6 +246,7 @@ def test_systemctl_stop_leaves_nothing_in_the_store_nor_in_the_control_group(
     assert machine.show("ActiveState") == "inactive"
 
 
+@pytest.mark.slow
 def test_a_daemon_that_leaves_and_is_not_started_again_leaves_no_agent(machine: Machine, meeting: Meeting) -> None:
     work(machine, meeting)
     machine.systemctl("kill", "--kill-whom=main", "--signal=SIGRTMIN+1", "drover.service")

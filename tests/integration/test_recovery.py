@@ -265,6 +265,7 @@ def test_tester_says_when_the_jobs_may_go_t80_t81_t12(
     daemon.wait_all(pks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("until", "closed", "opened"),
     [
@@ -302,6 +303,7 @@ def test_hung_tester_delays_no_other_job_and_is_ended_t11(
     assert [daemon.wait(row["jq_pk"], "failed")["jq_endtext"][:8] for row in probes] == ["timeout:"] * 2
 
 
+@pytest.mark.slow
 def test_tester_waits_for_no_condition_itself_t81(
     launch: Launch, licensed: Callable[..., str], probe: tuple[Path, str]
 ) -> None:
@@ -325,6 +327,7 @@ def test_checks_come_in_the_order_of_their_times_t83(launch: Launch, licensed: C
     assert [row["jq_args"] for row in daemon.execute(asked)] == ["soon", "later", "late"]
 
 
+@pytest.mark.slow
 def test_failed_tester_fails_the_jobs_where_the_policy_says_so_t90(
     launch: Launch, licensed: Callable[..., str]
 ) -> None:
@@ -348,6 +351,7 @@ def test_tester_that_nobody_starts_is_cancelled_after_its_time_t11(
     assert daemon.wait(test["jq_pk"], "cancelled")["jq_endtext"] == "its answer is not waited for any more"
 
 
+@pytest.mark.slow
 def test_job_whose_queue_is_gone_fails_at_once_when_its_condition_is_over_t87(
     launch: Launch, licensed: Callable[..., str], ready: Path
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_command_about_a_job_in_a_wrong_state_changes_nothing_t25_j54_j55_j27(
     assert refused(daemon, reasons) == reasons
 
 
+@pytest.mark.slow
 def test_releasing_a_released_job_changes_nothing_r30(daemon: Daemon, jobs: dict[str, int]) -> None:
     before = daemon.value(RECORD)
     for state in STATES[1:]:
@@ -179,6 +180,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.slow
 def test_an_invalid_command_changes_nothing_j12_j54_j75_j81_j82_j83(daemon: Daemon, jobs: dict[str, int]) -> None:
     reasons = {words.format(**jobs): reason.format(**jobs) for words, reason in MALFORMED.items()}
     assert {

@@ -28,6 +28,7 @@ def refused(daemon: Daemon) -> list[str]:
     return re.findall(WARNING, daemon.stderr())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sqlstate", ["53100", "58030", "42804", "22P02"])
 @pytest.mark.parametrize(
     ("script", "statement", "state"), [("true", "end_and_claim", "done"), ("exit 3", "save", "failed")]
@@ -49,6 +50,7 @@ def test_a_refused_save_of_an_end_is_logged_once_and_repeated(
     daemon.until(lambda: f"INFO the database takes {statement} again" in daemon.stderr())
 
 
+@pytest.mark.slow
 def test_status_shows_refused_statements_while_they_last(launch: Launch, ask: Ask, record: Path) -> None:
     daemon = launch("[hosts.alpha]\n" + agent("a", rec(record)))
     daemon.execute(REFUSE.format("53100"))

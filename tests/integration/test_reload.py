@@ -77,6 +77,7 @@ def test_an_added_type_takes_its_waiting_jobs_f43(launch: Launch) -> None:
     daemon.wait(pk)
 
 
+@pytest.mark.slow
 def test_a_removed_type_finishes_its_work_and_takes_no_more(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet("a", slots=2) + puppet("b"))
     first = daemon.insert(jq_type="a", jq_args=f"{meeting.tell('begun')}; {meeting.wait}")
@@ -173,6 +174,7 @@ def test_slots_that_have_failed_are_tried_again_at_once_f71(launch: Launch) -> N
 # ---- slots and hosts
 
 
+@pytest.mark.slow
 def test_slots_grow_and_shrink_and_those_that_work_finish(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(LOCAL + puppet("a"))
     jobs = [daemon.insert(jq_type="a", jq_args=f"{meeting.tell('begun')}; {meeting.wait}") for _ in range(3)]
@@ -278,6 +280,7 @@ def test_command_line_options_survive_a_reload_f86(launch: Launch) -> None:
     daemon.wait(daemon.insert(jq_type="a", jq_args=":", jq_host="far"))
 
 
+@pytest.mark.slow
 def test_every_daemon_of_the_group_reads_its_own_file(launch: Launch) -> None:
     quick = settings(lease=1.5, lease_renewal=0.3, rescan=0.5) + LOCAL
     first = launch(quick + puppet("a"))

@@ -48,6 +48,7 @@ def add_old(daemon: Daemon, count: int, state: str = "done", bits: int = 1) -> N
         connection.execute(LONG_OVER, (state, bits, count))
 
 
+@pytest.mark.slow
 def test_flush_removes_old_jobs_with_all_their_rows_r52(launch: Launch, text: str) -> None:
     daemon = launch(text)
     query = "select n as id, case n when 2 then 'fail:no' else 'x' end as act from generate_series(1, 3) n"
@@ -87,6 +88,7 @@ def test_an_invalid_flush_removes_nothing_r52(launch: Launch, text: str, words: 
     assert len(daemon.value(LEFT)) == 1
 
 
+@pytest.mark.slow
 def test_flush_on_the_command_line_prints_the_number_removed_r52(launch: Launch, text: str) -> None:
     daemon = launch(text)
     add_old(daemon, 3)
@@ -143,6 +145,7 @@ def test_a_flush_whose_daemon_dies_is_completed_by_the_next_one_r52(launch: Laun
     assert heir.value(LATE) == 0
 
 
+@pytest.mark.slow
 def test_retention_removes_old_jobs_automatically_r52(launch: Launch, text: str) -> None:
     daemon = launch("[scheduler]\nretention = 5\n" + text)
     said(daemon, "older than 5 days: removed 0 jobs")
@@ -153,6 +156,7 @@ def test_retention_removes_old_jobs_automatically_r52(launch: Launch, text: str)
     assert len(daemon.value(LEFT)) == 1
 
 
+@pytest.mark.slow
 def test_retention_keeps_jobs_that_failed_r52(launch: Launch, text: str) -> None:
     daemon = launch("[scheduler]\nretention = 5\n" + text)
     said(daemon, "older than 5 days: removed 0 jobs")

@@ -52,6 +52,7 @@ def test_running_agents_are_never_evicted_f107_f108(launch: Launch, meeting: Mee
     assert daemon.stderr().count("ST_READY -> ST_FREEING") == 1
 
 
+@pytest.mark.slow
 def test_the_agent_idle_longest_is_evicted_first_f121(launch: Launch) -> None:
     kinds = "abc"
     daemon = launch(
@@ -101,6 +102,7 @@ def test_a_started_agent_gets_work_before_it_is_evicted_f120(launch: Launch, min
     assert births(daemon) <= len(jobs)
 
 
+@pytest.mark.slow
 def test_the_urgent_slot_is_for_urgent_jobs_only_f150(launch: Launch, meeting: Meeting) -> None:
     daemon = launch("[hosts.local]\nmax = 1\nurgent = 1\n" + puppet("a", slots=3) + puppet("b"))
     first, second = busy(daemon, meeting, "a"), busy(daemon, meeting, "a")

@@ -1,5 +1,7 @@
 """Queues with filters under the real daemon: where jobs go, and what a reload or a command changes about it."""
 
+import pytest
+
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon
 from tests.integration.puppets import LOCAL, puppet
@@ -15,6 +17,7 @@ def queues(daemon: Daemon, *pks: int) -> list[str]:
     return [daemon.value("select jq_queue from drover.jobqueue where jq_pk = %s", pk) for pk in pks]
 
 
+@pytest.mark.slow
 def test_long_jobs_and_those_of_a_power_user_have_queues_of_their_own_t57(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet() + LONG + POWER)
     pks = [
@@ -28,6 +31,7 @@ def test_long_jobs_and_those_of_a_power_user_have_queues_of_their_own_t57(launch
     daemon.wait_all(pks)
 
 
+@pytest.mark.slow
 def test_a_reload_installs_filters_and_removes_them_and_refuses_a_wrong_one_t56(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet())
     found = queues(daemon, daemon.insert(jq_type="puppet", jq_timeout="2 hours"))

@@ -56,6 +56,7 @@ def test_a_schedule_that_is_added_starts_at_its_time_again_and_again_c19_c24(lau
     assert daemon.value(query) < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_daemon_that_is_killed_at_the_start_neither_loses_nor_doubles_it_c20(
     launch: Launch, text: str, record: Path, when: str
@@ -94,6 +95,7 @@ def test_the_queue_of_due_starts_is_the_same_for_all_schedulers_of_a_group_c21(
     assert len(lines(record)) == second.value("select count(*) from drover.jobqueue where jq_type = 'a'") == 5
 
 
+@pytest.mark.slow
 def test_two_daemons_of_two_groups_make_each_start_once_c20_c22(launch: Launch, text: str) -> None:
     first = launch(text)
     second = launch(OTHER)

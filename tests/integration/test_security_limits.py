@@ -53,6 +53,7 @@ def test_fork_bomb_is_bounded_and_killed_with_its_agent(launch: Launch, tmp_path
     assert processes_of(STRANGER) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "limits", "reason"),
     [

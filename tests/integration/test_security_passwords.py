@@ -83,12 +83,14 @@ def spied(database: str) -> str:
         return str(daemon.wait(daemon.insert(jq_type="spy", jq_args="x"), "failed")["jq_endtext"])
 
 
+@pytest.mark.slow
 def test_agent_can_read_nothing_of_the_daemon_but_its_command_line(database_with_roles: str) -> None:
     found = re.search(r"daemon: (\S+)", spied(database_with_roles))
     assert found is not None
     assert found[1] == "environment=refused,words=open,memory=refused,descriptors=refused,trace=refused"
 
 
+@pytest.mark.slow
 def test_agent_finds_no_password_in_the_guardian_nor_in_itself(database_with_roles: str) -> None:
     told = spied(database_with_roles)
     assert re.search(r"guardian: environment=open,words=open,memory=open", told)  # it could look
@@ -149,6 +151,7 @@ def _write_rules(admin: "psycopg.Connection[Any]", text: str) -> None:
     admin.execute("select pg_reload_conf()")
 
 
+@pytest.mark.slow
 def test_daemon_logs_in_with_a_credential_that_no_agent_gets(
     asking_for_passwords: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Path
 ) -> None:
@@ -168,6 +171,7 @@ def test_daemon_logs_in_with_a_credential_that_no_agent_gets(
     assert "CREDENTIALS" not in told
 
 
+@pytest.mark.slow
 def test_wrong_password_is_refused_and_not_shown_j97(
     asking_for_passwords: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

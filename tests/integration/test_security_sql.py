@@ -109,6 +109,7 @@ def test_sql_of_a_job_cannot_fill_the_disk_of_the_server(launch: Launch, record:
     assert "temporary file size exceeds temp_file_limit" in row["jq_endtext"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
@@ -264,6 +265,7 @@ def test_advisory_lock_of_another_role_does_not_block_edges(daemon: Daemon) -> N
     assert daemon.row(child)["jq_unmet"] == 1
 
 
+@pytest.mark.slow
 def test_a_child_locked_by_its_owner_delays_no_other_job(launch: Launch, tmp_path: Path) -> None:
     daemon = launch("[scheduler]\nrescan = 600\n" + HOST + agent("rec", rec(tmp_path / "record")))
     child, sister, other, parent = (daemon.insert(jq_type="rec", jq_state="held") for _ in range(4))
@@ -320,6 +322,7 @@ def met(daemon: Daemon, child: int) -> list[bool]:
 # ---- names and wake-ups (16, 17)
 
 
+@pytest.mark.slow
 def test_daemon_resolves_no_names_in_schemas_of_others(launch: Launch, tmp_path: Path) -> None:
     daemon = launch(HOST + agent("rec", rec(tmp_path / "record")))
     daemon.execute("create table public.seen (path text)")

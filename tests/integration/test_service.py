@@ -139,6 +139,7 @@ def test_status_of_the_service_shows_a_database_outage(ear: Ear, launch: Launch)
     ear.until("STATUS=serving, group default: ")
 
 
+@pytest.mark.slow
 def test_an_idle_daemon_signals_the_watchdog_f165(ear: Ear, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "500000")
     launch(TEXT)
@@ -243,6 +244,7 @@ def test_process_names_in_the_table_of_children_are_escaped(launch: Launch, meet
 # ---- hangs
 
 
+@pytest.mark.slow
 def test_a_hang_is_logged_while_it_lasts_and_when_it_is_over(stuck: Stuck, gate: Path) -> None:
     daemon = stuck(hang_limit=0.5)
     said(daemon, "in wait_for_ever")

@@ -80,6 +80,7 @@ def test_every_query_in_hand_is_printed_f56(launch: Launch, record: Path, gate: 
     daemon.wait_all(pks)
 
 
+@pytest.mark.slow
 def test_two_hundred_signals_in_a_burst_lose_no_job_f59(daemon: Daemon) -> None:
     dice = Random(59)
     pks = daemon.insert_all([{"jq_type": "a", "jq_args": str(n)} for n in range(300)])
@@ -128,6 +129,7 @@ def test_jobs_run_as_the_user_of_the_daemon_j121(launch: Launch) -> None:
     assert daemon.value("select out_data from drover.output where out_jq_fk = %s", pk) == f"{os.getuid()}\n"
 
 
+@pytest.mark.slow
 def test_the_last_seen_time_of_a_daemon_is_updated_r86_r56(launch: Launch, record: Path) -> None:
     daemon = launch("[scheduler]\nlease = 20\nlease_renewal = 0.2\n" + HOST + agent("a", rec(record)))
     seen = [daemon.value("select scheduler_seen from drover.scheduler")]

@@ -46,6 +46,7 @@ def test_hanging_ssh_process_delays_a_kill_by_its_ping_interval_only(
     assert interruptions(daemon, others) == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_reload_that_removes_a_host_lets_its_agents_finish(
     launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_hanging_ssh_process_of_a_removed_host_is_killed(
     assert ssh_processes(daemon) == []
 
 
+@pytest.mark.slow
 def test_a_host_is_disabled_and_enabled_while_it_is_down(launch: Launch, beta: Server, record: Path) -> None:
     beta.kill()
     daemon = launch(table("beta", beta) + agent("rec", rec(record)))

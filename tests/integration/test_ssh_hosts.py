@@ -27,6 +27,7 @@ STUBBORN = "import signal, time\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\np
 # ---- work
 
 
+@pytest.mark.slow
 def test_an_agent_works_on_another_host_f8_f23_f155_c24(launch: Launch, beta: Server, record: Path) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record)))
     pk = daemon.insert(jq_type="rec", jq_args="hello")
@@ -71,6 +72,7 @@ def test_a_remote_command_runs_and_returns_its_output_f8_r53(launch: Launch, bet
     assert (row["jq_exitcode"], said(daemon, pk, "out"), said(daemon, pk, "err")) == (3, "ignored\nbeta\n", "oops\n")
 
 
+@pytest.mark.slow
 def test_a_remote_agent_inherits_only_what_its_type_configures(
     launch: Launch, beta: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +97,7 @@ def test_a_missing_remote_program_is_named_by_why_c25(launch: Launch, beta: Serv
     assert {attempt["att_outcome"] for attempt in daemon.attempts(pk)} <= {"given back"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["alpha", "beta"])
 def test_jobs_that_were_not_started_are_distinguished_from_failed_ones_c25(
     launch: Launch, beta: Server, host: str, gate: Path, record: Path
@@ -115,6 +118,7 @@ def test_jobs_that_were_not_started_are_distinguished_from_failed_ones_c25(
     assert [(past["att_exitcode"], past["att_pid"]) for past in daemon.attempts(command)] == [(127, None)]
 
 
+@pytest.mark.slow
 def test_jobs_of_an_unreachable_host_do_not_fail_c25(launch: Launch, beta: Server) -> None:
     beta.kill()
     daemon = launch(table("beta", beta) + agent("cat", ["cat"]) + agent("true", ["true"], kind="exec"))
@@ -166,6 +170,7 @@ def test_a_remote_agent_that_ignores_sighup_is_killed_like_a_local_one_f9(launch
     assert all_gone(watched)
 
 
+@pytest.mark.slow
 def test_no_remote_process_is_left_when_the_daemon_is_killed_f9(launch: Launch, beta: Server) -> None:
     daemon = launch(table("beta", beta) + agent("deaf", python(STUBBORN), slots=3))
     daemon.wait_all(daemon.insert_all([{"jq_type": "deaf", "jq_args": "x"} for _ in range(3)]), "running")
@@ -190,6 +195,7 @@ def no_server(server: Server) -> None:
     server.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [(no_key, "none of our keys is accepted"), (another_host_key, "host key"), (no_server, "refused")],
@@ -238,6 +244,7 @@ def test_jobs_of_a_lost_host_run_elsewhere_or_wait_and_run_once_r2_r3_c56(
     assert [daemon.row(pk)["jq_interruptions"] for pk in (anywhere, bound)] == [1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["line", "exec"])
 def test_the_loss_of_a_host_is_one_line_in_the_log_and_the_attempt_names_it_r2(
     launch: Launch, beta: Server, tmp_path: Path, kind: str
@@ -301,6 +308,7 @@ def test_the_loss_of_a_host_changes_no_row_of_another_r87(
     assert [daemon.row(pk)["jq_attempt"] for pk in (near, lost, far)] == [1, 2, 1]
 
 
+@pytest.mark.slow
 def test_a_signal_reaches_the_one_of_three_hosts_where_the_job_is_j89(
     launch: Launch, beta: Server, meeting: Meeting
 ) -> None:
@@ -341,6 +349,7 @@ def test_ssh_process_is_started_again_when_it_dies(launch: Launch, beta: Server,
     assert lines(record) == ["nap:0.5"] * 2
 
 
+@pytest.mark.slow
 def test_a_reload_changes_the_transport_of_a_host_t50(
     launch: Launch, beta: Server, record: Path, tmp_path: Path
 ) -> None:

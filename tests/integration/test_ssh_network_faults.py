@@ -170,6 +170,7 @@ def test_more_slots_than_ssh_sessions_all_work(
         assert len(told) <= 3, told
 
 
+@pytest.mark.slow
 def test_an_agents_error_about_a_full_disk_is_reported(launch: Launch, tmp_path: Path) -> None:
     need("sshd")
     need("mount")
@@ -213,6 +214,7 @@ def test_an_idle_agent_that_ignores_everything_is_reaped_f9(launch: Launch, beta
     assert all_gone([os.pidfd_open(pid)])
 
 
+@pytest.mark.slow
 def test_a_host_without_slots_delays_no_other(launch: Launch, beta: Server, record: Path) -> None:
     daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record), hosts=["alpha"]))
     reached(daemon)
@@ -277,6 +279,7 @@ def test_an_item_of_a_query_is_not_failed_by_hosts_that_are_lost(
     assert (row["jq_itemsprocessed"], row["jq_itemsfailed"]) == (1, 0)
 
 
+@pytest.mark.slow
 def test_a_missing_remote_command_fails_its_job_like_a_local_one(launch: Launch, beta: Server) -> None:
     daemon = launch(table("beta", beta) + agent("none", ["no-such-program"], kind="exec"))
     pk = daemon.insert(jq_type="none", jq_args="x")

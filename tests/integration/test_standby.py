@@ -153,6 +153,7 @@ def test_the_standby_sees_committed_state_of_the_active_daemon_at_once_c5(
     assert lines(record).count("x") == 1
 
 
+@pytest.mark.slow
 def test_killing_a_standby_changes_nothing_c15(launch: Launch, text: str, record: Path) -> None:
     first, second = launch(text), standby(launch, text)
     pks = under_load(first)
@@ -213,6 +214,7 @@ def test_of_five_daemons_exactly_one_serves_a_hundred_times_c4_j59(launch: Launc
     assert served == list(range(1, 101))
 
 
+@pytest.mark.slow
 def test_jobs_are_listed_without_the_active_daemon_and_without_the_standby_c6_c42_c43(
     launch: Launch, text: str, drover: Drover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +235,7 @@ def test_jobs_are_listed_without_the_active_daemon_and_without_the_standby_c6_c4
 # ---- stepping down
 
 
+@pytest.mark.slow
 def test_the_standby_takes_over_at_once_when_the_active_daemon_steps_down_c9(
     launch: Launch, text: str, gate: Path
 ) -> None:
@@ -301,6 +304,7 @@ def test_a_group_that_no_standby_takes_is_taken_back_c9(launch: Launch, record: 
     assert serving(first)
 
 
+@pytest.mark.slow
 def test_a_group_is_named_where_there_are_several_c9(launch: Launch, record: Path) -> None:
     one = QUICK + "[hosts.alpha]\n" + agent("a", rec(record))
     two = QUICK + 'group = "other"\n[hosts.beta]\n' + agent("a", rec(record))
@@ -314,6 +318,7 @@ def test_a_group_is_named_where_there_are_several_c9(launch: Launch, record: Pat
     assert active([first]) is first
 
 
+@pytest.mark.slow
 def test_a_stopping_daemon_does_not_step_down_c9(launch: Launch, text: str, gate: Path) -> None:
     first = launch(text)
     second = standby(launch, text)

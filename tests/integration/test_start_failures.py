@@ -77,6 +77,7 @@ def test_jobs_without_a_host_are_blocked_where_no_host_is_left_and_return_c24_c2
     daemon.until(lambda: conditions(daemon) == [])
 
 
+@pytest.mark.slow
 def test_jobs_of_agents_that_do_not_come_up_are_retried_blocked_or_failed_c25_c26_t75(
     launch: Launch, tmp_path: Path, record: Path
 ) -> None:
@@ -227,6 +228,7 @@ def test_a_hundred_jobs_wait_out_a_dead_host_in_one_list_and_each_runs_once_t12_
     daemon.until(lambda: conditions(daemon) == [])
 
 
+@pytest.mark.slow
 def test_blocked_jobs_obey_commands_c26_t62_t89(launch: Launch, beta: Server, record: Path) -> None:
     beta.kill()
     daemon = launch(QUICK + table("beta", beta) + types(record) + policy("away", SLOW))

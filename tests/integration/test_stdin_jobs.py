@@ -126,6 +126,7 @@ def test_jobs_of_other_clients_run_and_are_not_printed_f123(
 # ---- ends that nobody tells of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status", "told"),
     [
@@ -188,6 +189,7 @@ def test_lines_run_once_each_while_the_connection_breaks_repeatedly_f123(
     assert sorted(map(int, lines(record))) == list(range(1000))
 
 
+@pytest.mark.slow
 def test_line_is_inserted_later_when_the_database_refuses_it_for_a_while_f123(
     launch: Launch, database_with_roles: str, text: str
 ) -> None:

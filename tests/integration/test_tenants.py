@@ -167,6 +167,7 @@ def test_a_condition_of_one_tenant_is_checked_apart_from_that_of_another_t74(dae
     assert found == [(site.role("lab"), 2), (site.role("shop"), 1), (None, 1)]
 
 
+@pytest.mark.slow
 def test_a_tenant_with_a_group_of_its_own_has_an_msq_login_of_its_own_t113(
     launch: Launch, site: Site, database_with_roles: str
 ) -> None:
@@ -328,6 +329,7 @@ def test_a_long_message_of_an_agent_is_cut_with_a_marker_and_whole_in_the_log_t1
     assert daemon.log_text(job).count("x" * 20_000) == 2  # LOG, and why it failed
 
 
+@pytest.mark.slow
 def test_a_line_of_an_agent_that_is_too_long_fails_its_job_with_the_reason_t117(daemon: Daemon, site: Site) -> None:
     job = queue(site.login("anna"), "head -c 2000000 /dev/zero | tr '\\0' x; echo; sleep 60")
     assert daemon.wait(job, "failed")["jq_endtext"].startswith("protocol violation: line over ")

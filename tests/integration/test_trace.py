@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import agent, lines, rec
 
@@ -31,6 +33,7 @@ def test_submit_gives_a_trace_and_refuses_what_is_none(launch: Launch, ask: Ask)
     assert refused.err == "--traceparent nonsense: is no traceparent, as 00-TRACE-PARENT-01; nothing was queued\n"
 
 
+@pytest.mark.slow
 def test_line_agent_of_a_job_that_was_set_up_has_it_in_its_line(launch: Launch, record: Path) -> None:
     daemon = launch("[hosts.alpha]\n" + agent("rec", rec(record)))
     settings = json.dumps({"traceparent": PARENT})

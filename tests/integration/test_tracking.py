@@ -32,6 +32,7 @@ def record(tmp_path: Path) -> Path:
 # ---- jobs of no known type
 
 
+@pytest.mark.slow
 def test_a_job_of_an_unknown_type_stays_queued_until_the_type_is_configured_f43_j67(
     launch: Launch, record: Path
 ) -> None:
@@ -48,6 +49,7 @@ def test_a_job_of_an_unknown_type_stays_queued_until_the_type_is_configured_f43_
 # ---- attempts and times
 
 
+@pytest.mark.slow
 def test_every_attempt_is_stored_with_its_times_f45_f47(launch: Launch, record: Path, tmp_path: Path) -> None:
     text, gate = HOST + agent("a", rec(record)), tmp_path / "gate"
     first = launch(text)
@@ -68,6 +70,7 @@ def test_every_attempt_is_stored_with_its_times_f45_f47(launch: Launch, record: 
     assert len({a["att_scheduler"] for a in attempts}) == 3
 
 
+@pytest.mark.slow
 def test_where_a_job_runs_is_seen_from_the_start_and_kept_when_its_daemon_is_killed_f45(
     launch: Launch, record: Path, tmp_path: Path
 ) -> None:
@@ -100,6 +103,7 @@ def test_an_orderly_stop_tells_of_no_interruption_f46(launch: Launch, record: Pa
     assert (row["jq_state"], row["jq_done_host"], daemon.log_rows(pk)) == ("queued", None, [])
 
 
+@pytest.mark.slow
 def test_three_jobs_of_a_killed_daemon_run_again_without_manual_sql_f45_t71(
     launch: Launch, record: Path, tmp_path: Path
 ) -> None:
@@ -181,6 +185,7 @@ for line in sys.stdin:
 OWN_STATE = {"state": "select jq_state from drover.jobqueue where jq_args = :args"}
 
 
+@pytest.mark.slow
 def test_a_front_end_reads_states_of_its_jobs_in_jobd_words_j26_j29(
     launch: Launch, record: Path, tmp_path: Path
 ) -> None:
@@ -253,6 +258,7 @@ def test_items_counted_by_an_agent_show_live_and_are_counted_once_f158(
     assert daemon.wait(pk)["jq_itemsprocessed"] == 520
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [{}, {"jq_retries": 1}])
 @pytest.mark.parametrize("query", ["", "select '{}' as act, 1 as k"])
 def test_items_counted_before_a_crash_are_not_counted_twice_f158_t70(
@@ -288,6 +294,7 @@ def test_the_end_says_why_in_text_and_bits_f160_f161(
     assert (row["jq_endtext"], row["jq_end_bits"]) == (text, bits)
 
 
+@pytest.mark.slow
 def test_a_job_past_its_time_limit_fails_and_says_so_f161(launch: Launch, record: Path) -> None:
     daemon = launch(HOST + agent("a", rec(record)))
     pk = daemon.insert(jq_type="a", jq_args="mute", jq_timeout="0.3 s")

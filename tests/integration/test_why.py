@@ -38,6 +38,7 @@ def test_why_says_that_the_type_has_no_slots_on_the_host_until_it_has_c35(launch
     assert daemon.why(pk) == DONE
 
 
+@pytest.mark.slow
 def test_why_shows_a_full_host_with_its_numbers_until_it_has_capacity_j18(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(STALE + TWO + puppet("a", slots=2) + puppet("b"))
     here = [busy(daemon, meeting, jq_type="a", jq_host="h1") for _ in range(2)]
@@ -63,6 +64,7 @@ def test_why_shows_a_host_with_maximum_zero_as_full_at_once_j18(launch: Launch) 
     assert [daemon.why(pk) for pk in (first, second)] == [DONE, DONE]
 
 
+@pytest.mark.slow
 def test_why_names_every_full_host_j18(launch: Launch, meeting: Meeting) -> None:
     daemon = launch(STALE + "[hosts.h1]\nmax = 1\n[hosts.h2]\nmax = 1\n" + puppet("a", slots=2) + puppet("b"))
     here = [busy(daemon, meeting, jq_type="a", jq_host=host) for host in ("h1", "h2")]
@@ -228,6 +230,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(each)
 
 
+@pytest.mark.slow
 def test_why_of_a_query_whose_agents_are_throttled_says_since_until_and_why(launch: Launch) -> None:
     every = settings(respawn_count=0, respawn_interval=600)
     daemon = launch(every + "[hosts.h1]\n" + rows("a", "[ $n -lt 4 ] || kill -9 $$; sleep 0.1"))

@@ -139,6 +139,7 @@ def far(tmp_path: Path) -> Iterator[str]:
         yield table("beta", server, max=4)
 
 
+@pytest.mark.slow
 def test_lines_are_sent_ahead_to_agents_on_other_hosts(launch: Launch, notes: Notes, far: str) -> None:
     daemon = launch(far + greedy(notes, slots=2))
     pk = daemon.insert(jq_type="greedy", jq_args=ROWS, jq_msq=True)

@@ -136,6 +136,7 @@ def test_status_of_the_daemon_has_its_statements_slots_and_memory_t4(
         assert find(found, "drover_scheduler_loop_lag_seconds", "")[0] >= 0
 
 
+@pytest.mark.slow
 def test_jobs_that_wait_are_counted_by_state_with_their_age(database_with_roles: str, scrapes: Scrapes) -> None:
     with start(TEXT, database_with_roles) as daemon:
         pause = daemon.insert(role="drover_operator", jq_type="command", jq_args="pause")
@@ -170,6 +171,7 @@ def test_port_in_use_is_a_sentence(site: str, metrics: Metrics) -> None:
     assert told.err == f"drover metrics: cannot listen on 127.0.0.1 port {port}: Address already in use; see --port\n"
 
 
+@pytest.mark.slow
 def test_exporter_without_a_database_answers_drover_up_0(tmp_path: Path) -> None:
     with exporting("host=127.0.0.1 port=1 dbname=none", tmp_path) as scrapes:
         assert scrapes.read()["drover_up"] == 0

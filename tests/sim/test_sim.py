@@ -1,6 +1,7 @@
 """The whole core in the simulated world: many seeds, every invariant after every step.
 
-`DROVER_SIM_STEPS` says how many steps in all (CI: 1,000,000 and more); a failing seed tells its last events.
+`DROVER_SIM_STEPS` says how many steps in all (CI: 1,000,000), with a quarter of them in test_handover.py. A failing
+seed tells its last events.
 """
 
 import os
@@ -30,7 +31,7 @@ def story(seed: int) -> list[str]:
     return [f"{when} {what}" for when, what in sim.history]
 
 
-@pytest.mark.parametrize("seed", range(STEPS // (STEPS_OF_A_SEED + STEPS_TO_CALM)))
+@pytest.mark.parametrize("seed", range(STEPS * 3 // 4 // (STEPS_OF_A_SEED + STEPS_TO_CALM)))
 def test_every_invariant_holds_after_every_step(seed: int) -> None:
     sim = Sim(seed)
     try:

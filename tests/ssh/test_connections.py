@@ -64,6 +64,7 @@ def test_one_of_several_known_keys_is_enough_hashed_or_not(server: Server, join:
     assert join(server.settings()).await_report(LinkUp) == LinkUp()
 
 
+@pytest.mark.slow
 def test_a_key_type_that_is_known_is_asked_for(serve: Serve, join: Join, tmp_path: Path) -> None:
     rsa = Keys(tmp_path / "rsa", "rsa")
     ecdsa = Keys(tmp_path / "ecdsa", "ecdsa")
@@ -127,6 +128,7 @@ def test_a_host_alias_of_openssh_is_followed(server: Server, join: Join, tmp_pat
     assert host.await_report(LinkUp) == LinkUp()
 
 
+@pytest.mark.slow
 def test_a_host_behind_two_jumps_transfers_megabytes(serve: Serve, join: Join, tmp_path: Path) -> None:
     servers = [serve() for _ in range(3)]
     names, config = ("one", "two", "alpha"), tmp_path / "config"
@@ -167,6 +169,7 @@ def test_host_that_runs_no_commands_is_reported(serve: Serve, join: Join) -> Non
     assert "go away" in why
 
 
+@pytest.mark.slow
 def test_each_attempt_is_reported_and_delayed_longer(join: Join, server: Server) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         deaf.listen(0)
@@ -239,6 +242,7 @@ def test_host_is_down_before_agents_are_lost_with_the_ssh_process(host: Host) ->
     assert order.index("LinkDown") < order.index("Lost")
 
 
+@pytest.mark.slow
 def test_killed_ssh_process_loses_its_agents_and_another_is_started(host: Host) -> None:
     watched = tree(host.up(script=STUBBORN))
     kill(host.process.pid or 0)

@@ -52,6 +52,7 @@ def await_never_opened(host: Host) -> None:
     host.until(lambda: [down for down in host.all(LinkDown) if NEVER_OPENED in down.why])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("instead", ["exit 1", "exec sleep 600"])
 def test_a_host_whose_control_session_never_opens_is_down_and_starts_no_agent(
     serve: Serve, join: Join, broken: Path, tmp_path: Path, instead: str
@@ -67,6 +68,7 @@ def test_a_host_whose_control_session_never_opens_is_down_and_starts_no_agent(
     assert (host.all(LinkUp), (tmp_path / "begun").exists()) == ([], False)
 
 
+@pytest.mark.slow
 def test_a_connection_without_control_session_does_not_bring_up_a_host_that_lost_its_own(
     serve: Serve, join: Join, broken: Path, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_silent_network_is_noticed_during_a_large_transfer(net: Net, server: S
     host.await_report(LinkDown)
 
 
+@pytest.mark.slow
 def test_a_host_that_lost_the_connection_state_is_reconnected(net: Net, server: Server, join: Join) -> None:
     host = join(server.settings(**SOON))
     host.up()

@@ -157,6 +157,7 @@ def test_processes_left_in_the_group_of_an_agent_are_killed(host: Host) -> None:
     assert all_gone([left])
 
 
+@pytest.mark.slow
 def test_process_that_holds_the_pipes_of_a_dead_agent_is_killed_at_a_deadline(host: Host) -> None:
     host.sh("sleep 600 & echo $!")
     host.until(lambda: host.said[0].endswith(b"\n"))

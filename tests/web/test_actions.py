@@ -83,6 +83,7 @@ def test_command_is_inserted_as_by_the_command_line(operator: TestClient, rows: 
     assert "one command waits for the scheduler" not in operator.get(f"/jobs/{job}").text
 
 
+@pytest.mark.slow
 def test_answer_of_the_scheduler_is_shown(
     operator: TestClient, rows: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
