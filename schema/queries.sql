@@ -749,8 +749,7 @@ lost as materialized (
                    and (not is_ours or since < now() - make_interval(secs => :age::float8)) end
      and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)
      and not (jq_state = 'running' and exists (
-       select from drover.detached where det_jq_fk = jq_pk and det_attempt = jq_attempt))
-   order by jq_pk),
+       select from drover.detached where det_jq_fk = jq_pk and det_attempt = jq_attempt))),
 over as materialized (
   select j.jq_pk, jq_attempt + (jq_state = 'queued')::integer as attempt, coalesce(jq_owner, holder) as was_owner,
          coalesce(jq_attempt_start, jq_starttime, since) as began,
@@ -767,7 +766,7 @@ over as materialized (
                    || ' times with this job in hand, the last time as it was tried alone'
               when jq_state = 'running' and jq_interruptions >= jq_max_interruptions
               then 'interrupted more than ' || jq_max_interruptions || ' times' else 'released for restart' end as text
-    from lost cross join lateral (
+    from (select * from lost order by jq_pk) lost cross join lateral (
       select * from drover.jobqueue j
        where j.jq_pk between lost.jq_pk and lost.jq_pk
          and ({{may_be_in_hand}} or jq_state in ('claimed', 'running')

@@ -261,7 +261,7 @@ FAULTS: Final = {  # by the seed of a program that meets them, in a query: this 
         "claim_of_rows_that_are_late": ("end_and_claim", "and (jq_expires_at is null or jq_expires_at > now())", ""),
         "end_of_a_recorded_job_whatever_its_attempt": ("end_and_claim", "and j.jq_attempt = u.attempt - 1 and", "and"),
         "end_of_a_recorded_job_for_everybody": ("end_and_claim", "and exists (select from ownership)\n", "\n"),
-        "rescued_in_another_order": ("rescue", "order by jq_pk),", "order by jq_pk desc),"),
+        "rescued_in_another_order": ("rescue", "lost order by jq_pk", "lost order by jq_pk desc"),
     },
     4: {
         "release_of_one_too_few": ("release_blocked", "limit :most::integer", "limit :most::integer - 1"),

@@ -151,6 +151,13 @@ class Daemon:
         (value,) = row.values()
         return value
 
+    def vitals(self) -> dict[str, Any]:
+        """Return what the daemon shows of itself; its first status may come after its first job."""
+        query = "select status_parameter from drover.scheduler_status where status_slot = -1"
+        (row,) = self.until(lambda: self.execute(query), what="it shows nothing of itself")
+        vitals: dict[str, Any] = json.loads(row["status_parameter"])
+        return vitals
+
     def row(self, pk: int) -> Row:
         """Return the row of a job, with the state that people are shown."""
         (row,) = self.execute("select * from drover.jobs where jq_pk = %s", pk)

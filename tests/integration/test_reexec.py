@@ -240,8 +240,7 @@ def test_a_long_query_without_a_key_is_waited_for(launch: Launch, meeting: Meeti
     assert meeting.hear() == "here"
     asked = command(daemon)
     daemon.until(lambda: f"reexec: job {pk} has a query without a key" in daemon.stderr(), what="it does not say so")
-    trouble = "select status_parameter from drover.scheduler_status where status_slot = -1"
-    daemon.until(lambda: "more rows left than can travel" in str(daemon.value(trouble)), what="status does not say so")
+    daemon.until(lambda: "more rows left than can travel" in str(daemon.vitals()), what="status does not say so")
     meeting.let_go()
     assert daemon.wait(asked)["jq_end_bits"] == 1
     row = daemon.wait(pk)

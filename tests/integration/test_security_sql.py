@@ -4,7 +4,6 @@ What one function can show alone stands with that function: grants in database/t
 drivers/test_spawn, limits of queries in drivers/test_queries, who may read files in unit/test_cli_config_files.
 """
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -339,8 +338,7 @@ def test_daemon_resolves_no_names_in_schemas_of_others(launch: Launch, tmp_path:
 
 def asked(daemon: Daemon) -> dict[str, int]:
     """Return how often the daemon has asked what, as it says itself."""
-    said = daemon.value("select status_parameter from drover.scheduler_status where status_slot = -1")
-    return {name: stat["count"] for name, stat in json.loads(said)["statements"].items()}
+    return {name: stat["count"] for name, stat in daemon.vitals()["statements"].items()}
 
 
 def flooded(database: str, role: str, channel: str, stop: Event) -> int:

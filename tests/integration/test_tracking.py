@@ -1,6 +1,5 @@
 """What can be read of a job and of the daemon: attempts, times, texts, status, and how little an idle daemon asks."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -473,8 +472,7 @@ def test_statements_are_counted_by_name_t4(launch: Launch, record: Path) -> None
 
 
 def counted(daemon: Daemon) -> dict[str, dict[str, float]]:
-    text = daemon.execute("select status_parameter from drover.scheduler_status where status_slot = -1")
-    told: dict[str, dict[str, float]] = json.loads(text[0]["status_parameter"])["statements"] if text else {}
+    told: dict[str, dict[str, float]] = daemon.vitals()["statements"]
     return told
 
 
