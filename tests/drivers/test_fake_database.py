@@ -38,9 +38,10 @@ class Program:
             self.rescue: 4, self.take_stock: 4, self.wait: 8, self.unsettled: 2, self.check_conditions: 8,
             self.adopt: 4, self.release: 4,
         }  # fmt: skip
-        # what is rare in one program is frequent in another: faults that take several rare statements are met sooner
+        # Each program has other acts that are frequent: some faults show only after several acts that are rare in most.
         self.acts = {act: weight * self.rng.choice((0.2, 1, 5)) for act, weight in weights.items()}
-        self.acts[self.lease] = max(self.acts[self.lease], self.acts[self.wait])  # else nobody claims for long
+        # `wait` lets leases run out, and a daemon without a lease claims nothing: `lease` is at least as frequent.
+        self.acts[self.lease] = max(self.acts[self.lease], self.acts[self.wait])
 
     def run(self, statements: int) -> None:
         """Run so many statements, and compare after each."""
@@ -90,7 +91,7 @@ class Program:
             self.claims += self.twins.turn(self.someone(), ends, wants)
 
     def save(self) -> None:
-        text = self.rng.choice(("blocked: tape", "blocked: disk is full"))  # of two, either may begin first
+        text = self.rng.choice(("blocked: tape", "blocked: disk is full"))  # one: which of two begins first is open
         if rows := [self.make_save(claim, text) for claim in self.some_claims()]:
             self.twins.save(self.someone(), rows)
 
@@ -212,7 +213,8 @@ def twins(conninfo: str, queries: Mapping[str, Query] = QUERIES) -> Iterator[Twi
         twins.close()
 
 
-FAULTS: Final = {  # by the seed of a program that meets them, in a query: this text becomes that one
+# Planted faults, by the seed of the program that detects them: a query, a text in it, and what stands there instead.
+FAULTS: Final = {
     0: {
         "mark_of_a_recorded_job_keeps_the_attempt": ("mark", "jq_attempt = u.attempt, jq_owner", "jq_owner"),
         "rescue_of_a_recorded_job_that_waits": ("rescue", "then not drover.has_token(j) and", "then"),
@@ -276,7 +278,7 @@ FAULTS: Final = {  # by the seed of a program that meets them, in a query: this 
         "released_while_it_runs": ("read_kept", "and jq_state = 'running'", "and jq_state = 'done'"),
     },
     16: {
-        "cancelled_by_whoever_comes": ("cancel_job", "and group_lease_until > now()", ""),
+        "job_is_cancelled_after_the_end_of_the_lease": ("cancel_job", "and group_lease_until > now()", ""),
     },
     17: {
         "detached_job_is_rescued": ("rescue", "where det_jq_fk = jq_pk and det_attempt = jq_attempt", "where false"),
@@ -313,7 +315,7 @@ def test_the_fake_queue_answers_as_the_real_one_does(database: str, seed: int) -
 @pytest.mark.parametrize(("name", "seed"), [(name, seed) for seed, faults in FAULTS.items() for name in faults])
 def test_a_planted_fault_in_a_statement_is_detected(database: str, name: str, seed: int) -> None:
     with twins(database, planted(*FAULTS[seed][name])) as both, pytest.raises(DiffersError):
-        Program(both, seed).run(STATEMENTS)  # without the fault the program goes through: see above
+        Program(both, seed).run(STATEMENTS)  # the test above runs the same program without the fault
 
 
 def planted(query: str, old: str, new: str) -> Mapping[str, Query]:
@@ -323,7 +325,7 @@ def planted(query: str, old: str, new: str) -> Mapping[str, Query]:
 
 
 def run_twice(both: Twins) -> None:
-    """Run a job whose first attempt is still kept by a host as the second one runs; adopt what runs."""
+    """Adopt detached jobs while the second attempt of a job runs, and a host still keeps the first: there is none."""
     both.take_lease(OWNER, None, False, LEASE)
     both.insert([Row(2, DETACHED, b"line")], [])
     want = ClaimRequest(DETACHED, "default", "", False, 1)

@@ -130,7 +130,7 @@ class Twins:
     def __init__(self, conninfo: str, queries: Mapping[str, Query] = QUERIES) -> None:
         self.queries = queries
         self.now = 1000.0
-        self.settles = True  # else whoever ends a parent dies before it settles the edges below
+        self.settles = True  # False: the daemon that ends a job is killed before it settles the edges below that job
         self.fake = Database(lambda: None, lambda row: None)
         self.fake.policy = POLICY
         self.fake.register({FAIR: AgentType(command=("true",), fair=True)})
