@@ -18,14 +18,15 @@ def _the_checker() -> None:
     need("gcc")
 
 
-def search(directory: Path, *names: str) -> str:
-    """Search all states of the model with these names defined, and return Spin's report."""
+def search(directory: Path, *names: str, optimised: str = "-O1") -> str:
+    """Search all states of the model with these names defined, and return Spin's report.
+
+    With some 100,000 states, compiling takes longer than the search; with millions of them -O2 pays.
+    """
     defined = [f"-D{name}" for name in names]
     subprocess.run(["spin", *defined, "-a", str(MODEL)], cwd=directory, check=True, capture_output=True)
-    subprocess.run(
-        ["gcc", "-O2", "-w", "-DSAFETY", "-DCOLLAPSE", *defined, "-o", "pan", "pan.c"], cwd=directory, check=True
-    )
-    found = subprocess.run(["./pan", "-m1000000", "-w25"], cwd=directory, check=True, capture_output=True, text=True)
+    subprocess.run(["gcc", optimised, "-w", "-DSAFETY", *defined, "-o", "pan", "pan.c"], cwd=directory, check=True)
+    found = subprocess.run(["./pan", "-m1000", "-w23"], cwd=directory, check=True, capture_output=True, text=True)
     return found.stdout
 
 
@@ -45,7 +46,7 @@ def test_no_claim_is_lost_or_doubled(tmp_path: Path, size: tuple[str, ...]) -> N
     "size", [("FAULTS=2", "COMMANDS=0"), ("FAULTS=1", "COMMANDS=1"), ("JOBS=3", "FAULTS=1", "COMMANDS=0")]
 )
 def test_no_claim_is_lost_or_doubled_in_millions_of_states(tmp_path: Path, size: tuple[str, ...]) -> None:
-    assert_nothing_is_wrong(search(tmp_path, *size))
+    assert_nothing_is_wrong(search(tmp_path, *size, optimised="-O2"))
 
 
 @pytest.mark.parametrize(
