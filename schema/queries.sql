@@ -1,5 +1,5 @@
 -- Every statement of the daemon, by name. Parameters are `:name`. A fragment is a text that queries share: it is
--- defined above its uses, and drivers/sql.py inserts it where a query has its name in double braces.
+-- defined above its uses, and drivers/statements.py inserts it where a query has its name in double braces.
 --
 -- Time is that of the database. Each statement is a transaction of its own, at isolation level read committed.
 -- Lock order: scheduler_group, then rows of jobqueue.

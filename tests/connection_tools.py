@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.sql import Answer, Query, Rows, load
+from scheduler.drivers.statements import Answer, Query, Rows, load
 from scheduler.package_data import schema_dir
 from tests.loop_tools import turn_until
 

@@ -25,7 +25,7 @@ from scheduler.cli.config_files import EMBEDDED, is_embedded_url, with_password
 from scheduler.cli.output import Table
 from scheduler.database import migrate
 from scheduler.database.scoped_connection import connected
-from scheduler.drivers.sql import STANDARD, Query, setting, texts
+from scheduler.drivers.statements import STANDARD, Query, setting, texts
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
 from scheduler.model.sql_text import bind

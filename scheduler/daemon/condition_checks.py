@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from scheduler.daemon.commands import Context, text_of
+from scheduler.daemon.command_rows import Context, text_of
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Steps
 from scheduler.model.events import Woken

@@ -23,8 +23,8 @@ from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.queue import settings as queue_settings
-from scheduler.drivers.sql import OURS, Failure, Query, Stat, setting
 from scheduler.drivers.statement_runner import RefusedStatements, Statements, answer_to
+from scheduler.drivers.statements import OURS, Failure, Query, Stat, setting
 from scheduler.model import events as e
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.counters import Counted

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from scheduler.daemon.commands import Ask, text_of
+from scheduler.daemon.command_rows import Ask, text_of
 from scheduler.daemon.log import log_line
-from scheduler.drivers.errands import Errands
+from scheduler.drivers.host_scripts import HostScripts
 from scheduler.drivers.keeper_scripts import release_words
 from scheduler.drivers.loop import Steps
 from scheduler.model.config import Config
@@ -44,8 +44,8 @@ def read_adoption(cells: Cells) -> Adoption:
 class DetachedJobs:
     """The detached jobs of the group that are not in hand; `ask` runs a query on the watch connection."""
 
-    def __init__(self, core: Core, now: Callable[[], float], ask: Ask, errands: Errands, schedinfo: str) -> None:
-        self._core, self._now, self._ask, self._errands, self._schedinfo = core, now, ask, errands, schedinfo
+    def __init__(self, core: Core, now: Callable[[], float], ask: Ask, scripts: HostScripts, schedinfo: str) -> None:
+        self._core, self._now, self._ask, self._scripts, self._schedinfo = core, now, ask, scripts, schedinfo
         self._site = ""
         self._busy: set[Place] = set()
         self._asked: set[Place] = set()  # what they keep at all, since the group was taken over
@@ -113,7 +113,7 @@ class DetachedJobs:
             return
         self._busy.add(place)
         words = release_words(spool, self._site, entries, max(1, round(config.scheduler.kill_grace)))
-        self._errands.run(types[0], name, words, partial(self._done, place, entries))
+        self._scripts.run(types[0], name, words, partial(self._done, place, entries))
 
     def _done(self, place: Place, entries: list[Entry], code: int | None, printed: bytes) -> None:
         self._busy.discard(place)

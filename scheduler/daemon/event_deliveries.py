@@ -6,7 +6,7 @@ new, is notified on channel drover_delivery; a look at every rescan finds what w
 
 from typing import Final
 
-from scheduler.daemon.commands import Ask, text_of
+from scheduler.daemon.command_rows import Ask, text_of
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Steps
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scheduler.daemon import exec_handover
+from scheduler.daemon.cgroup_warden import LINE, Warden
 from scheduler.daemon.handover_document import DaemonState
 from scheduler.daemon.log import log_line
-from scheduler.daemon.warden import LINE, Warden
 from scheduler.drivers.fd_store import SETTLE_S, FdStore, inode_of
 from scheduler.drivers.loop import Loop, Steps, Task, Until
 from scheduler.drivers.processes import Processes

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler.daemon import exec_handover, warden
+from scheduler.daemon import cgroup_warden, exec_handover
+from scheduler.daemon.cgroup_warden import LINE, Warden
 from scheduler.daemon.exec_handover import LEFT, Takeover
 from scheduler.daemon.fd_store_handover import (
     PAGE,
@@ -29,7 +30,6 @@ from scheduler.daemon.fd_store_handover import (
 )
 from scheduler.daemon.handover_document import renumbered
 from scheduler.daemon.log import log_line
-from scheduler.daemon.warden import LINE, Warden
 from scheduler.drivers.fd_store import SETTLE_S, FdStore, Stored, inode_of, pop_stored
 from scheduler.drivers.process_spec import Surroundings, fingerprint
 from scheduler.drivers.service_manager import ServiceManager
@@ -49,7 +49,7 @@ class Inheritance:
     def __init__(self, environment: MutableMapping[str, str]) -> None:
         """Take over what was left, and kill what cannot go on. Errors: OSError, the warden cannot be started."""
         stored = pop_stored(environment)
-        self.group = warden.own_group(environment)
+        self.group = cgroup_warden.own_group(environment)
         self.takeover: Takeover | None = None
         self.survivors: dict[int, tuple[AgentDescription, Sequence[int]]] = {}  # by pid: an agent and its descriptors
         self.warden: Warden | None = None
@@ -92,7 +92,7 @@ class Inheritance:
         """
         names = [name for name in by_name if name.startswith(LINE)]
         lines = [socket.socket(fileno=fd) for name in names for fd in by_name.pop(name)]
-        answers = [warden.dismiss(line) for line in lines]
+        answers = [cgroup_warden.dismiss(line) for line in lines]
         for line in lines:
             line.close()
         for name in names:
@@ -132,8 +132,8 @@ class Inheritance:
     def _sweep(self) -> None:
         assert self.group is not None
         assert self.warden is not None
-        ours, watcher = warden.belongs_to(self.survivors), self.warden.pid
-        warden.sweep(self.group, lambda pid: pid == watcher or ours(pid))
+        ours, watcher = cgroup_warden.belongs_to(self.survivors), self.warden.pid
+        cgroup_warden.sweep(self.group, lambda pid: pid == watcher or ours(pid))
 
     # ---- once the configuration is known
 

@@ -11,24 +11,24 @@ from math import inf
 from time import process_time
 from typing import Any, Final
 
-from scheduler.daemon.commands import Ask, Commands, Context, DaemonControl, text_of
+from scheduler.daemon.command_actions import ACTIONS, PAUSE_S, FlushPass
+from scheduler.daemon.command_rows import Ask, Commands, Context, DaemonControl, text_of
 from scheduler.daemon.condition_checks import PIECE, check_next
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.detached_jobs import AGAIN_S, DetachedJobs
 from scheduler.daemon.event_deliveries import Deliveries
 from scheduler.daemon.log import log_line
 from scheduler.daemon.schedule_starts import start_due
-from scheduler.daemon.verb_actions import ACTIONS, PAUSE_S, FlushPass
 from scheduler.drivers.loop import ConnectionLostError, Loop, Steps
-from scheduler.drivers.sql import to_json
 from scheduler.drivers.statement_runner import RefusedError
+from scheduler.drivers.statements import to_json
 from scheduler.drivers.system import resident_mb
 from scheduler.model.config import Scheduler
 from scheduler.model.counters import Counted, add, as_rows
 from scheduler.model.events import Woken
 from scheduler.model.states import NEVER, LeaseState
 from scheduler.policy.core import Core
-from scheduler.policy.serving import Lease
+from scheduler.policy.group_lease import Lease
 from scheduler.policy.unstartable_jobs import StartFailure
 
 LOCKED_S: Final = 1.0  # until a row that is locked is tried again

@@ -8,10 +8,10 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from scheduler.daemon.commands import Ask
+from scheduler.daemon.command_rows import Ask
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Steps
-from scheduler.drivers.sql import to_json
+from scheduler.drivers.statements import to_json
 from scheduler.model.config import Schedule as ScheduleTable
 from scheduler.model.schedule_times import Times
 from scheduler.policy.schedules import Plan, Schedule, plan

@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 from scheduler.daemon.log import escaped, log_line
 from scheduler.drivers.loop import Loop, Steps, Task, Until
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.sql import Failure, Query, Rows
 from scheduler.drivers.statement_runner import AGAIN_S, answer_to, cause_of
+from scheduler.drivers.statements import Failure, Query, Rows
 from scheduler.model.config import Config
 from scheduler.model.events import JobEnded
 

@@ -17,8 +17,8 @@ from typing import Final, Protocol
 
 from scheduler.drivers.loop import Callback, Loop, Steps, Task, Until
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.sql import Failure, Query
 from scheduler.drivers.statement_runner import AGAIN_S, NOTIFY, RefusedStatements, answer_to
+from scheduler.drivers.statements import Failure, Query
 
 LISTEN_TO_QUEUE: Final = "listen drover_queue"  # run by the connection that claims: its server process is awake then
 BURST: Final = 5  # wake-ups of a channel that pass at once

@@ -2,9 +2,9 @@
 
 They are kept off the queue connection, where a statement that waits for a lock on a job row would delay the lease.
 
-Decisions about the lease are policy/serving.py's; here they are carried out, as steps (drivers/loop.py). One task runs
-at a time, and the lease comes before the periodic tasks (periodic_tasks.py). A task whose statement is refused ends:
-what it was for is tried again by the lease, or by the next rescan.
+Decisions about the lease are policy/group_lease.py's; here they are carried out, as steps (drivers/loop.py). One task
+runs at a time, and the lease comes before the periodic tasks (periodic_tasks.py). A task whose statement is refused
+ends: what it was for is tried again by the lease, or by the next rescan.
 """
 
 import uuid
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import attrs
 
-from scheduler.daemon.commands import DaemonControl, text_of
+from scheduler.daemon.command_rows import DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.detached_jobs import DetachedJobs
 from scheduler.daemon.log import log_line
@@ -22,8 +22,8 @@ from scheduler.daemon.periodic_tasks import LOCKED_S, PeriodicTasks
 from scheduler.daemon.schedule_starts import described
 from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.process_spec import EXEC_DIRECTORY
-from scheduler.drivers.sql import Query, to_json
 from scheduler.drivers.statement_runner import LOCK_TIMEOUT, RefusedError, Statements
+from scheduler.drivers.statements import Query, to_json
 from scheduler.drivers.system import Identity, identity, is_gone
 from scheduler.errors import ConfigError
 from scheduler.model.config import Condition, Config, Queue
@@ -35,7 +35,7 @@ from scheduler.model.states import NEVER, LeaseState
 from scheduler.model.verbs import EVERY, about
 from scheduler.package_data import version
 from scheduler.policy.core import Core
-from scheduler.policy.serving import Lease, LeaseStatement, Owner
+from scheduler.policy.group_lease import Lease, LeaseStatement, Owner
 
 LEAVE_S: Final = 2.0  # for the last statement
 CHANNELS: Final = (  # of notifications that make tasks due
@@ -62,7 +62,7 @@ class Watch:
         schedinfo = f"{self._identity.host}.{self._identity.pid}"
         self.connections = Connections(loop, config, conninfo, core, queries, schedinfo, self, daemon.show_state)
         self._statements = self._statements_within(config.scheduler.statement_limit)
-        detached = DetachedJobs(core, lambda: loop.now, self.ask, daemon.errands, schedinfo)
+        detached = DetachedJobs(core, lambda: loop.now, self.ask, daemon.host_scripts, schedinfo)
         self.periodic = PeriodicTasks(
             loop, config.scheduler, core, self.lease, self.ask, self.connections, daemon, detached
         )

@@ -19,15 +19,15 @@ from scheduler.daemon.log import LOG, TRACE, crash_fd, echo, log_line
 from scheduler.daemon.stdin_jobs import StdinJobs
 from scheduler.daemon.upgrade import Program, Upgrade, hold_signals, remove_copy
 from scheduler.daemon.watch_connection import Watch
-from scheduler.drivers.agentdb import AgentDb
-from scheduler.drivers.errands import Errands
+from scheduler.drivers.agent_db_lines import AgentDb
+from scheduler.drivers.host_scripts import HostScripts
 from scheduler.drivers.libpq import is_same_server, with_parameters
 from scheduler.drivers.loop import Loop, Steps, Watchdog
 from scheduler.drivers.processes import Processes
 from scheduler.drivers.program_files import copies_folder
 from scheduler.drivers.query_cursors import JobQueries
 from scheduler.drivers.service_manager import Notifier, ReadyFile, ServiceManager
-from scheduler.drivers.sql import load
+from scheduler.drivers.statements import load
 from scheduler.drivers.system import LEAVE, Signals, collect_rarely
 from scheduler.errors import ConfigError
 from scheduler.model import events as e
@@ -73,7 +73,7 @@ class Daemon:
             self.core.exec_output, self._handle, copies_folder(os.environ), None if kept is None else kept["processes"],
             None if kept_agents is None else kept_agents.page.marks,
         )  # fmt: skip
-        self.errands = Errands(self.loop, self.processes)
+        self.host_scripts = HostScripts(self.loop, self.processes)
         self._connect(config, conninfo, reads_stdin)
         self._drivers = self._driver_table()
         frozen_at = None if takeover is None else float(takeover.document["frozen_at"])
@@ -339,7 +339,7 @@ class Daemon:
         self.notifier.stopping()
         if self._upgrade is not None:
             self._upgrade.close()
-        self.errands.close()
+        self.host_scripts.close()
         self.connections.close()
         self.job_queries.close()
         self.agentdb.close()
@@ -358,7 +358,7 @@ class Daemon:
     def close(self) -> None:
         """End every child and close every connection."""
         self.notifier.stopping()
-        self.errands.close()
+        self.host_scripts.close()
         self.processes.close()
         if self.stdin_jobs is not None:
             self.stdin_jobs.close()

@@ -20,7 +20,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from scheduler.database.scoped_connection import connected
-from scheduler.drivers.sql import STANDARD, setting
+from scheduler.drivers.statements import STANDARD, setting
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, SchemaOutdatedError, WorldError
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import VERBS

@@ -20,7 +20,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until, ready
-from scheduler.drivers.sql import Answer, Done, Failure, Query, Rows, Sink, one_line, read_failure, read_rows
+from scheduler.drivers.statements import Answer, Done, Failure, Query, Rows, Sink, one_line, read_failure, read_rows
 from scheduler.errors import WorldError
 
 CONNECT_LIMIT_S: Final = 15.0

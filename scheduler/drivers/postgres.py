@@ -22,7 +22,7 @@ from psycopg import pq
 from scheduler.drivers import libpq
 from scheduler.drivers.libpq import Session, Statement, connect
 from scheduler.drivers.loop import Callback, Loop, Steps, Stop, Task, Timer, Until
-from scheduler.drivers.sql import SETTING, Answer, Done, Failure, Query, Sink, Stat, encode, one_line
+from scheduler.drivers.statements import SETTING, Answer, Done, Failure, Query, Sink, Stat, encode, one_line
 from scheduler.model.events import ConnectionKind, ConnectionsChanged
 
 FIRST_DELAY_S: Final = 0.1

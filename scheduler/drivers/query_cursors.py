@@ -18,8 +18,8 @@ from typing import Final
 from scheduler.drivers.libpq import readable
 from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.postgres import Connection, ConnectionPool
-from scheduler.drivers.sql import THEIRS, Answer, Failure, Rows, setting
 from scheduler.drivers.statement_runner import answer_to
+from scheduler.drivers.statements import THEIRS, Answer, Failure, Rows, setting
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events import ConnectionsChanged, Event, Fetched, NotExpanded, Opened, no_connection
 from scheduler.model.queue_requests import Cells

@@ -23,7 +23,7 @@ from typing import Final, Literal
 
 from scheduler.drivers.loop import Callback, ConnectionLostError, Loop, Steps, Until
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.sql import Answer, Failure, Query, Rows, Sink
+from scheduler.drivers.statements import Answer, Failure, Query, Rows, Sink
 from scheduler.errors import WorldError
 
 AGAIN_S: Final = 1.0  # until a refused statement is sent again

@@ -251,7 +251,7 @@ _QUERY_ROWS: Final = {
 }
 QUERY: Final = Machine("a query", QueryState, QueryEvent, _QUERY_ROWS)
 
-# ---- the lease of a group, as one daemon sees it; moved by policy/serving.py
+# ---- the lease of a group, as one daemon sees it; moved by policy/group_lease.py
 #
 # The row of the group decides who serves, by the clock of the database. A daemon registers, stands by and looks at the
 # owner now and then. It takes the group if the owner is missing, dead, or late while this daemon was connected for one

@@ -7,7 +7,7 @@ and what carries it out. From VERBS follow:
 * which daemon reads the command: `about`, for query `read_commands`;
 * who may give it: table drover.verb, which `drover init` writes and the SQL function drover.command reads;
 * `drover VERB`, `drover queue ACTION` and so on, with help and completion: scheduler/cli/command_table.py and admin.py;
-* what is done: `carried_out_by` is a function of scheduler/daemon/verb_actions.py, or else the query of that name
+* what is done: `carried_out_by` is a function of scheduler/daemon/command_actions.py, or else the query of that name
   in schema/queries.sql;
 * tests that fail while drover(1) or drover-jobqueue(7) have no text about it.
 

@@ -4,8 +4,8 @@ from typing import Any, Final, Protocol
 
 from scheduler.model.config import Host
 from scheduler.model.states import NEVER
+from scheduler.policy.handover_values import Snapshot, fields_of, set_fields
 from scheduler.policy.rates import Rates
-from scheduler.policy.snapshot_values import Snapshot, fields_of, set_fields
 
 UNLIMITED: Final = -1
 SHORTEST_PAUSE: Final = 1.0  # seconds in which no more agents are tried on a machine that could not start one

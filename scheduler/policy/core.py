@@ -20,7 +20,8 @@ from scheduler.model.states import CANCELLED, NEVER, RUNNING, ST_FREE, ProgramEv
 from scheduler.policy import (
     agent_replies,
     completion,
-    detached,
+    detached_jobs,
+    group_lease,
     handover,
     intake,
     processes,
@@ -28,7 +29,6 @@ from scheduler.policy import (
     queue_answers,
     reload,
     report,
-    serving,
     unstartable_jobs,
 )
 from scheduler.policy import deadlines as d
@@ -171,14 +171,14 @@ class Core:
         if not state.may_claim:
             state.set_may_claim(True)
         if state.keepers.beginning:
-            for event in detached.withdraw_starts(state, now):
+            for event in detached_jobs.withdraw_starts(state, now):
                 processes.not_created(state, event, now)
         while state.dirty:
             for pool in sorted(state.take_dirty(), key=lambda pool: (pool.starving_since, pool.name)):
                 if state.is_assigning and pool.kind.detached:
                     if not state.keepers.site:
                         continue  # it is scheduled again when the site is known
-                    detached.attach(state, pool, now)  # this begins nothing
+                    detached_jobs.attach(state, pool, now)  # this begins nothing
                 if state.is_assigning and pool.may_begin:
                     for job in pool.next_marks(state.jobs):
                         state.outbox.mark(job.mark(RUNNING, now))
@@ -189,7 +189,7 @@ class Core:
                     waiting = intake.open_expansions(state, pool) if pool.query_jobs else None
                     dispatch(state, pool, waiting, now)
         if state.draining:
-            serving.wind_down(state, now)
+            group_lease.wind_down(state, now)
 
     @property
     def has_effects(self) -> bool:
@@ -260,12 +260,12 @@ class Core:
     def kill(self, pk: int, now: float) -> bool:
         """Kill a job in hand as a failure; False when it is not in hand any more."""
         self.state.set_may_claim(True)
-        return detached.end_by_command(self.state, pk, completion.KILLED, "killed", now)
+        return detached_jobs.end_by_command(self.state, pk, completion.KILLED, "killed", now)
 
     def cancel(self, pk: int, text: str, now: float) -> bool:
         """Cancel a job in hand, with a word on why; False when it is not in hand any more."""
         self.state.set_may_claim(True)
-        return detached.end_by_command(self.state, pk, CANCELLED, text, now)
+        return detached_jobs.end_by_command(self.state, pk, CANCELLED, text, now)
 
     def signal(self, pk: int, number: int) -> int:
         """Send a signal to all agents that work on a job; return how many there are."""
@@ -274,7 +274,7 @@ class Core:
     def step_down(self, now: float) -> bool:
         """Kill the children, give their rows back, then release the group; False when we are ending anyway."""
         self.state.set_may_claim(True)
-        return serving.step_down(self.state, now)
+        return group_lease.step_down(self.state, now)
 
     def thaw(self, name: str | None, now: float) -> int:
         """Reset the failed slots of a type, or of all types; return how many there are."""
@@ -332,7 +332,7 @@ class Core:
 
     def resume(self, pause: float, now: float) -> None:
         """Resume after a pause, before any output is read: agents get that time back, while the lease ran on."""
-        serving.judge_lease(self.state, now)
+        group_lease.judge_lease(self.state, now)
         self.state.resume(pause)
 
     def is_over(self) -> bool:
@@ -360,7 +360,7 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
     e.Opened: intake.opened,
     e.Fetched: intake.fetched,
     e.NotExpanded: intake.not_expanded,
-    e.ConnectionsChanged: serving.connections_changed,
+    e.ConnectionsChanged: group_lease.connections_changed,
     e.Woken: queue_answers.woken,
     e.RowsLost: queue_answers.rows_lost,
     e.TablesRead: reload.tables_read,
@@ -372,11 +372,11 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
     e.LockedFound: queue_answers.found_locked,
     e.ContentsRead: queue_answers.contents_read,
     e.Written: queue_answers.written,
-    e.Adopted: detached.adopted,
-    e.Serve: serving.serve,
-    e.LeaseLost: serving.disowned,
-    e.Drain: serving.drain,
-    e.Stop: serving.stop,
+    e.Adopted: detached_jobs.adopted,
+    e.Serve: group_lease.serve,
+    e.LeaseLost: group_lease.disowned,
+    e.Drain: group_lease.drain,
+    e.Stop: group_lease.stop,
     e.Reloaded: reload.reloaded,
 }
 
@@ -396,7 +396,7 @@ def _send_next(state: State, now: float) -> None:
 # What is done when a deadline of policy/deadlines.py has come and is cleared, in this order. What waits for STARTS
 # goes on at every tick.
 _ON_DEADLINE: Final[dict[str, Callable[[State, float], None]]] = {
-    d.LEASE: serving.judge_lease,
+    d.LEASE: group_lease.judge_lease,
     d.SLOTS: processes.end_overdue,
     d.MARK: report.mark_running,
     d.OUTPUT: processes.store_output,

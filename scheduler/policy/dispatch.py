@@ -29,7 +29,7 @@ from scheduler.errors import AgentError
 from scheduler.model.events import LogMessage, Spawn
 from scheduler.model.protocol import Item, fill_template
 from scheduler.model.states import DIE, FED, KEEP, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
-from scheduler.policy import detached, program_rollout
+from scheduler.policy import detached_jobs, program_rollout
 from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import GIVEN_BACK, conclude_if_over
 from scheduler.policy.deadlines import ROOM
@@ -428,7 +428,7 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
     argv, whose = _argv(state, job, item), (job.pk, job.attempt, job.environment)
     spawn = Spawn(slot.number, slot.serial, pool.name, host.name, argv, item.line, *whose, program)
     if pool.kind.detached:
-        detached.begin(state, slot, job, spawn, now)
+        detached_jobs.begin(state, slot, job, spawn, now)
     else:
         state.emit(spawn)
 

@@ -24,12 +24,12 @@ from scheduler.policy.agent_replies import ask_next
 from scheduler.policy.capacity import HostState
 from scheduler.policy.deadlines import PROGRESS, RECORD, ROOM, SHORTAGE
 from scheduler.policy.dispatch import enqueue
+from scheduler.policy.group_lease import let_go_detached
+from scheduler.policy.handover_values import Snapshot, fields_of, item_of, item_snapshot
 from scheduler.policy.job import Job, Prefetched, Verdict
 from scheduler.policy.query_progress import JobQuery
 from scheduler.policy.rates import Rates
-from scheduler.policy.serving import let_go_detached
 from scheduler.policy.slots import PLAIN_FIELDS, Slot, timeouts_of
-from scheduler.policy.snapshot_values import Snapshot, fields_of, item_of, item_snapshot
 from scheduler.policy.state import State
 
 VERSION: Final = 1

@@ -36,10 +36,10 @@ from scheduler.policy.completion import (
     stop_job,
 )
 from scheduler.policy.dispatch import enqueue
+from scheduler.policy.group_lease import give_back_unbegun, missing_for
 from scheduler.policy.job import TRIED_ALONE, Job, Pool, Verdict
 from scheduler.policy.query_progress import IN_PROGRESS, JobQuery
 from scheduler.policy.rates import short_value
-from scheduler.policy.serving import give_back_unbegun, missing_for
 from scheduler.policy.state import MissingConnection, State
 
 OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `end_and_claim` gives no more

@@ -9,9 +9,9 @@ from scheduler.model.queue_requests import PLAIN, Claim, ClaimRequest, ItemFailu
 from scheduler.model.states import NEVER, RUNNING, QueryState
 from scheduler.model.trace_context import PARENT, trace_environment, trace_id
 from scheduler.policy import pool as pools
+from scheduler.policy.handover_values import BYTES, Snapshot, set_fields, text_of
 from scheduler.policy.query_progress import JobQuery, as_key
 from scheduler.policy.run_queue import Lane
-from scheduler.policy.snapshot_values import BYTES, Snapshot, set_fields, text_of
 
 TRIED_ALONE: Final = "tried alone"  # query `rescue` fails a running job of which the row says so
 VARIABLE: Final = b"DROVER_VAR_"  # before the name: else a job could set PATH, or what some library obeys

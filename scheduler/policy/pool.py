@@ -9,9 +9,9 @@ from scheduler.model.counters import Times
 from scheduler.model.protocol import Item
 from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED
 from scheduler.policy.canary_verdict import Canary
+from scheduler.policy.handover_values import Snapshot, fields_of, set_fields
 from scheduler.policy.prefetch_window import MeanPace
 from scheduler.policy.run_queue import RunQueue, RunQueues, Waiting
-from scheduler.policy.snapshot_values import Snapshot, fields_of, set_fields
 
 WAIT: Final = "wait"  # what jobs do that cannot start, if their type says nothing else
 DISABLED: Final = "agent type disabled"

@@ -17,13 +17,13 @@ from scheduler.model import events as e
 from scheduler.model import states as s
 from scheduler.model.counters import DIED, SPAWNED
 from scheduler.model.queue_requests import OutputRow
-from scheduler.policy import agent_replies, completion, detached, program_rollout, serving
+from scheduler.policy import agent_replies, completion, detached_jobs, group_lease, program_rollout
+from scheduler.policy.agent_output import Piece
 from scheduler.policy.capacity import HostState
 from scheduler.policy.conditions import AGENT
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
 from scheduler.policy.dispatch import recall_prefetched
 from scheduler.policy.job import Job, Pool
-from scheduler.policy.output import Piece
 from scheduler.policy.program_rollout import thaw_pool
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
@@ -48,7 +48,7 @@ def created(state: State, event: e.Created, now: float) -> None:
         is_probe = host.probe is slot
         slot.launched(now)
         if slot.pool.kind.detached:
-            detached.attached(state, slot, now)
+            detached_jobs.attached(state, slot, now)
         if is_probe:
             state.mark_dirty(slot.pool)  # and so all those that wait to be the next
     elif state.timers.start_hint < state.timers.start_limit:
@@ -59,7 +59,7 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
     """Count a start that failed as a death; the item of an exec agent fails with the reason."""
     slot = state.slots.all[event.slot]
     state.count_process(DIED, slot, "not started")
-    if slot in state.keepers.attached and detached.attach_failed(state, slot, event, now):
+    if slot in state.keepers.attached and detached_jobs.attach_failed(state, slot, event, now):
         _process_ended(state, slot, now, s.NOT_CREATED)
         return
     if event.is_machines_fault:
@@ -114,7 +114,7 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     state.count_process(DIED, slot, _kind_of_end(slot, event))
     if event.kept == "not kept" and (capture := state.end_capture(slot)) is not None:
         _store(state, slot, capture.end(), is_over=True)
-    if slot in state.keepers.attached and detached.attached_ended(state, slot, event, now):
+    if slot in state.keepers.attached and detached_jobs.attached_ended(state, slot, event, now):
         slot.blame(False)
         state.end_capture(slot)
         _process_ended(state, slot, now, s.GONE)
@@ -301,7 +301,7 @@ def statement_answered(state: State, event: e.StatementAnswered, now: float) -> 
 def capture(state: State, slot: Slot, stream: str, data: bytes, now: float) -> None:
     """Keep the output of a command; what of it is to be stored now waits a moment for more."""
     if slot in state.keepers.first_lines and stream == "out":
-        data = detached.take_pid_line(state, slot, data)
+        data = detached_jobs.take_pid_line(state, slot, data)
     capture = state.captures.get(slot.number)
     if capture is not None and capture.add(stream, data):
         state.deadlines.bring_forward(OUTPUT, now + state.timers.output_interval)
@@ -319,7 +319,7 @@ def _store(state: State, slot: Slot, pieces: Sequence[Piece], *, is_over: bool) 
         return
     for piece in pieces:
         state.outbox.output(OutputRow(job.pk, job.attempt, job.next_piece(), *piece), is_followed=not is_over)
-    serving.hold_if_full(state)
+    group_lease.hold_if_full(state)
 
 
 # ---- hosts

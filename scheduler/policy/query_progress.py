@@ -17,7 +17,7 @@ from typing import Any, Final
 from scheduler.model.protocol import Item, Row
 from scheduler.model.queue_requests import ItemFailure, Rules
 from scheduler.model.states import QUERY, QueryEvent, QueryState
-from scheduler.policy.snapshot_values import Snapshot, bytes_of, fields_of, item_of, item_snapshot, set_fields, text_of
+from scheduler.policy.handover_values import Snapshot, bytes_of, fields_of, item_of, item_snapshot, set_fields, text_of
 
 FIRST_BATCH: Final = 16  # rows whose size is not known yet
 IN_PROGRESS: Final = "in progress"

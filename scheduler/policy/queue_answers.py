@@ -9,12 +9,12 @@ from typing import Final
 from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.states import CLAIMED, QUEUED
-from scheduler.policy import detached
+from scheduler.policy import detached_jobs
 from scheduler.policy.completion import end_trial, forget
 from scheduler.policy.deadlines import PROGRESS, RECORD
+from scheduler.policy.group_lease import assign_again, lapsed
 from scheduler.policy.intake import admit, continue_read, end_reading_alone, receive, refuse_unreadable
 from scheduler.policy.job import TRIED_ALONE
-from scheduler.policy.serving import assign_again, lapsed
 from scheduler.policy.state import State
 
 RECORD_AFTER: Final = 0.5  # seconds from a claim until what is in hand is recorded anew
@@ -111,7 +111,7 @@ def _marked(state: State, asked: Sequence[r.MarkRow], pks: frozenset[int], now: 
             continue
         job.pool.marked(job)
         if row.spool is not None:
-            detached.start_recorded(state, job, now)
+            detached_jobs.start_recorded(state, job, now)
         if job.rules.rescued and not job.started and job.verdict is None and not job.lanes:
             admit(state, job)
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from scheduler.model.states import NEVER
-from scheduler.policy.snapshot_values import Snapshot
+from scheduler.policy.handover_values import Snapshot
 
 MARGIN_S: Final = 0.01  # after an instant that the clock of the database decides
 LONGEST: Final = 64  # characters of a value that is kept as it is

@@ -17,7 +17,7 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.protocol import Item
 from scheduler.model.states import BLOCKED, NEVER
-from scheduler.policy import completion, detached, processes, program_rollout, serving
+from scheduler.policy import completion, detached_jobs, group_lease, processes, program_rollout
 from scheduler.policy.capacity import QueueState
 from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import enqueue, stop_starving
@@ -123,8 +123,8 @@ def _go_on(state: State, new: Config, now: float) -> None:
         state.hosts[name].configure(enabled=False)
     for name in {**old.agents, **new.agents}:
         _take_type(state, name, old, new, now)
-    serving.hold_types(state)
-    detached.leave_other_types(state, now)
+    group_lease.hold_types(state)
+    detached_jobs.leave_other_types(state, now)
     for job in list(state.jobs.values()):
         _find_another_place(state, job, now)
     for slot in state.slots.all:

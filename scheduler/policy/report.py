@@ -25,10 +25,10 @@ from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import progress
 from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import spill
+from scheduler.policy.group_lease import hold_if_full, missing_for_type
 from scheduler.policy.intake import has_connection
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.query_progress import IN_PROGRESS, JobQuery
-from scheduler.policy.serving import hold_if_full, missing_for_type
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 

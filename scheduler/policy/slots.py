@@ -20,14 +20,14 @@ from scheduler.model import states as s
 from scheduler.model.config import AgentType, Scheduler
 from scheduler.model.events import Effect, ForceKill, Kill, LogMessage
 from scheduler.model.protocol import Item
+from scheduler.policy.agent_output import AgentOutput
 from scheduler.policy.canary_verdict import Record
 from scheduler.policy.capacity import HostState
 from scheduler.policy.deadlines import SLOTS, Deadlines
+from scheduler.policy.handover_values import Snapshot, set_fields
 from scheduler.policy.job import Job, Pool, Prefetched
-from scheduler.policy.output import AgentOutput
 from scheduler.policy.prefetch_window import Pace
 from scheduler.policy.run_queue import RunQueue
-from scheduler.policy.snapshot_values import Snapshot, set_fields
 
 PLAIN_FIELDS: Final = (  # of a snapshot, as they are
     "serial", "since", "deadline", "starts", "spawns", "total", "reason", "pid", "born", "about_job", "death_counts",

@@ -17,13 +17,13 @@ from scheduler.model.events import CloseQuery, ConnectionKind, Effect, Expand, F
 from scheduler.model.protocol import printable
 from scheduler.model.queue_requests import PLAIN, LogRow
 from scheduler.model.states import NEVER, QueryEvent, QueryState
+from scheduler.policy.agent_output import Capture
 from scheduler.policy.capacity import HostState, QueueState
 from scheduler.policy.claims import Claims
 from scheduler.policy.deadlines import LEASE, MARK, RATES, STARTS, TIME_LIMITS, Deadlines
 from scheduler.policy.detached_state import Keepers
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.outbox import Outbox
-from scheduler.policy.output import Capture
 from scheduler.policy.quotas import Quotas
 from scheduler.policy.rates import Rates
 from scheduler.policy.run_queue import Placement
@@ -67,7 +67,7 @@ class State:
         self.trial: Job | None = None  # the suspect being read: daemons died with it in hand
         self.expanding: set[int] = set()  # jobs with an expansion connection, or asking for one
         self.most_queries = NEVER  # expansion connections that there are, while others cannot be made
-        self.missing_connections: dict[ConnectionKind, MissingConnection] = {}  # see policy/serving.py
+        self.missing_connections: dict[ConnectionKind, MissingConnection] = {}  # see policy/group_lease.py
         self.captures: dict[int, Capture] = {}  # by slot: output of exec agents
         self.dirty: set[Pool] = set()
         self.rated: dict[str, Rates] = {}  # queues with a rate limit

@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import ConnStatus, TransactionStatus
 
 from scheduler.cli.session import MASKED, NOTHING, Session, open_session, translated_errors
-from scheduler.drivers.sql import STANDARD, setting
+from scheduler.drivers.statements import STANDARD, setting
 from scheduler.errors import WorldError
 
 APPLICATION: Final = "drover web"

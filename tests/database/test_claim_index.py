@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from scheduler.daemon.connections import PLANS
-from scheduler.drivers.sql import load
+from scheduler.drivers.statements import load
 from scheduler.model.queue_requests import SUSPECT_AFTER
 from scheduler.package_data import schema_dir
 from tests.conftest import _database

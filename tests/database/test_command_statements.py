@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from scheduler.drivers.sql import Rows, to_json
+from scheduler.drivers.statements import Rows, to_json
 from tests.connection_tools import OTHER, OWNER, fetch, rows_of
 
 LONG_OVER: Final = "jq_starttime = now() - interval '9 d', jq_endtime = now() - interval '9 d'"

@@ -10,7 +10,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from scheduler.daemon.commands import VERBS_ABOUT
+from scheduler.daemon.command_rows import VERBS_ABOUT
 from scheduler.database import migrate
 from scheduler.errors import WorldError
 from scheduler.model.events import Settled

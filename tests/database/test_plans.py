@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.cli.session import Session
 from scheduler.cli.session import statement as command_statement
-from scheduler.daemon.commands import VERBS_ABOUT
+from scheduler.daemon.command_rows import VERBS_ABOUT
 from scheduler.daemon.connections import PLANS
 from scheduler.drivers.loop import Loop
 from scheduler.model.events import EndedAndClaimed

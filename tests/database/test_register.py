@@ -8,7 +8,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.sql import to_json
+from scheduler.drivers.statements import to_json
 from tests.connection_tools import OWNER, QUERIES, ask, fetch, opened, rows_of
 
 DAEMON: Final = {

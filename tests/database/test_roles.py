@@ -9,7 +9,7 @@ from psycopg.errors import InsufficientPrivilege, ReadOnlySqlTransaction
 
 from scheduler.daemon.connections import PLANS
 from scheduler.database import migrate
-from scheduler.drivers.sql import load
+from scheduler.drivers.statements import load
 from scheduler.package_data import schema_dir
 from tests.role_tools import FRONTEND, SQL_ONLY, Login, insertable
 from tests.schema_tools import fetch_all, fetch_one

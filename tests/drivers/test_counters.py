@@ -5,7 +5,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from scheduler.drivers.sql import to_json
+from scheduler.drivers.statements import to_json
 from scheduler.model.queue_requests import Save, SaveRow
 from tests.connection_tools import fetch
 from tests.queue_tools import Desk, insert

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from scheduler.drivers.sql import Query, expand, load
+from scheduler.drivers.statements import Query, expand, load
 from scheduler.model.queue_requests import Claim, ClaimRequest, End, MarkRow, SaveRow
 from scheduler.model.states import BLOCKED, CANCELLED, CLAIMED, DONE, FAILED, HELD, QUEUED, RUNNING
 from scheduler.package_data import schema_dir

@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from scheduler.drivers.libpq import CHUNK_ROWS, HOST_NAME, NO_COPY, look_up, with_addresses, writable
 from scheduler.drivers.loop import Loop, Task
 from scheduler.drivers.postgres import WHO, Backend, Connection
-from scheduler.drivers.sql import Answer, Failure, Query, Rows
+from scheduler.drivers.statements import Answer, Failure, Query, Rows
 from tests.connection_tools import ask, end_backends, fetch, opened, rows_of, run
 from tests.loop_tools import turn_until
 from tests.patience import PATIENCE_S

@@ -4,8 +4,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from scheduler.drivers.sql import Failure
 from scheduler.drivers.statement_runner import cause_of
+from scheduler.drivers.statements import Failure
 from scheduler.model.events import EndedAndClaimed, LockedFound, NotSaved
 from scheduler.model.queue_requests import EndAndClaim, FindLocked, Save, SaveRow
 from tests.connection_tools import end_backends, fetch, take_group

@@ -8,7 +8,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from scheduler.daemon.commands import VERBS_ABOUT
+from scheduler.daemon.command_rows import VERBS_ABOUT
 from scheduler.drivers.loop import Loop
 from tests.cli_tools import ACTIVE
 from tests.cli_tools import OWNER as ACTIVE_OWNER

@@ -31,7 +31,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from scheduler.drivers import local_process
-from scheduler.drivers.sql import load, texts
+from scheduler.drivers.statements import load, texts
 from scheduler.drivers.system import Ends, NoPidfdError, pidfd_of, pipes
 from scheduler.package_data import schema_dir
 

@@ -96,7 +96,7 @@ def plant(name: str) -> None:
     (mutant,) = (each for each in MUTANTS if each.name == name)
     sys.meta_path.insert(0, Finder(Patched(name, (), mutant.patches)))
     import scheduler.daemon.wiring as daemon
-    from scheduler.drivers.sql import expand
+    from scheduler.drivers.statements import expand
 
     schema = Schema(edited(expand((schema_dir() / "queries.sql").read_text()), mutant))
     daemon.schema_dir = lambda: schema  # type: ignore[attr-defined]

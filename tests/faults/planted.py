@@ -47,14 +47,14 @@ def _fault(name: str, file: str, old: str, new: str, *tests: str, near: str = ""
 FAULTS: Final = (
     _fault(
         "lease_taken_counts_from_the_answer",
-        "scheduler/policy/serving.py",
+        "scheduler/policy/group_lease.py",
         "            self._taken = at\n            self.until = self._asked_at",
         "            self._taken = at\n            self.until = now",
         "unit/test_lease.py::test_a_lease_that_was_taken_counts_from_before_the_request_c14",
     ),
     _fault(
         "lease_renewed_counts_from_the_answer",
-        "scheduler/policy/serving.py",
+        "scheduler/policy/group_lease.py",
         "self._timers.lease_renewal):\n            self.until = self._asked_at",
         "self._timers.lease_renewal):\n            self.until = now",
         "unit/test_lease.py::test_a_lease_that_was_renewed_counts_from_before_the_request_c14",
@@ -391,7 +391,7 @@ FAULTS: Final = (
     ),
     _fault(
         "refused_command_is_read_again_at_once",
-        "scheduler/daemon/commands.py",
+        "scheduler/daemon/command_rows.py",
         "            self._pass_over(row.pk, REFUSED_S)\n",
         "",
         "unit/test_command_reading.py::test_command_that_fails_now_is_skipped_for_a_while",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.drivers.sql import load
+from scheduler.drivers.statements import load
 from scheduler.package_data import schema_dir
 from tests.faults.failpoints import Point, Points, arm, parse
 from tests.faults.walk import POINTS, SHOWN_ELSEWHERE

@@ -10,7 +10,7 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGTERM
 from typing import Any
 
-from scheduler.drivers.sql import load
+from scheduler.drivers.statements import load
 from scheduler.package_data import schema_dir
 from tests.faults.failpoints import LOGGED, WRITES
 from tests.faults.site import Site

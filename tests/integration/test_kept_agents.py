@@ -416,7 +416,7 @@ def test_after_a_crash_with_a_dead_warden_nothing_goes_on(serve: Serve, meeting:
 
 
 def warden_of(unit: Unit) -> int:
-    (pid,) = [pid for pid in unit.pids() if b"scheduler.daemon.warden" in cmdline(pid)]
+    (pid,) = [pid for pid in unit.pids() if b"scheduler.daemon.cgroup_warden" in cmdline(pid)]
     return pid
 
 

@@ -8,7 +8,7 @@ from psycopg.conninfo import make_conninfo
 from scheduler.daemon.wakeups import ListenProbe
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.sql import Failure, Query
+from scheduler.drivers.statements import Failure, Query
 from tests.cli_tools import Drover
 from tests.connection_tools import QUERIES, ask, end_backends, fetch, opened, rows_of, run
 from tests.loop_tools import turn_until

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import settings
-from scheduler.drivers.sql import OURS, STANDARD, THEIRS
+from scheduler.drivers.statements import OURS, STANDARD, THEIRS
 from tests.connection_tools import opened, rows_of, run
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import agent, lines, python, rec

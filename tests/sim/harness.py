@@ -18,7 +18,7 @@ from scheduler.model.host_filters import FILTERS
 from scheduler.model.states import DIE, ST_SPAWNED, LeaseState, ProgramState
 from scheduler.policy.conditions import Condition
 from scheduler.policy.core import Core
-from scheduler.policy.serving import Lease, LeaseStatement, Owner
+from scheduler.policy.group_lease import Lease, LeaseStatement, Owner
 from scheduler.policy.slots import Slot
 from tests.sim import invariants
 from tests.sim.agents import Process, read_item

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from scheduler.daemon.commands import text_of
+from scheduler.daemon.command_rows import text_of
 from scheduler.daemon.condition_checks import read_condition, statement_of
 from scheduler.daemon.detached_jobs import read_adoption
 from scheduler.drivers import queue
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import QueueConnection
-from scheduler.drivers.sql import Failure, Query, load
+from scheduler.drivers.statements import Failure, Query, load
 from scheduler.model.config import AgentType
 from scheduler.model.events import EndedAndClaimed, Event, LockedFound, Saved, Settled
 from scheduler.model.queue_requests import (

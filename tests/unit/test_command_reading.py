@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from scheduler.daemon.commands import AGAIN_S, ONE_READ, REFUSED_S, Commands, Context
-from scheduler.daemon.verb_actions import ACTIONS
+from scheduler.daemon.command_actions import ACTIONS
+from scheduler.daemon.command_rows import AGAIN_S, ONE_READ, REFUSED_S, Commands, Context
 from scheduler.drivers.loop import Steps
-from scheduler.drivers.sql import Failure
 from scheduler.drivers.statement_runner import RefusedError
+from scheduler.drivers.statements import Failure
 from scheduler.model.queue_requests import Cells
 from tests.core_tools import make_core
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.daemon.verb_actions import ACTIONS
-from scheduler.drivers.sql import load
+from scheduler.daemon.command_actions import ACTIONS
+from scheduler.drivers.statements import load
 from scheduler.model.host_filters import NAME_RULE
 from scheduler.model.verbs import ANY, EVERY, GROUP, HOST, JOB, TYPE, VERBS, CommandError, about, parse
 from scheduler.package_data import schema_dir

@@ -80,16 +80,15 @@ VARIABLES = {
 # What only the module of a concern may do, as it is spelled: a second place that does it has no module of its own.
 # Modules of other processes, see OTHERS, and cli/, which runs before the daemon or instead of it, are left out.
 CONCERNS = {
-    r"psycopg(?!\.conninfo)": ("drivers/libpq.py", "drivers/postgres.py", "drivers/sql.py"),
+    r"psycopg(?!\.conninfo)": ("drivers/libpq.py", "drivers/postgres.py", "drivers/statements.py"),
     r"select\.epoll\(": ("drivers/loop.py",),  # read and select
     r"\bsocket\.socket\(": (
-        "daemon/fd_store_recovery.py",  # the lifeline of a warden
+        "daemon/cgroup_warden.py", "daemon/fd_store_recovery.py",  # the lifeline of a warden
         "daemon/log.py",  # systemd's, which are written only
-        "daemon/warden.py",
         "drivers/fd_store.py", "drivers/service_manager.py",
         "drivers/ssh_supervisor.py",  # that of a process which a program before us started
     ),
-    r"\bsubprocess\.Popen\(": ("daemon/upgrade.py", "daemon/warden.py", "drivers/libpq.py"),
+    r"\bsubprocess\.Popen\(": ("daemon/cgroup_warden.py", "daemon/upgrade.py", "drivers/libpq.py"),
     r"\bos\.posix_spawn\(": ("drivers/system.py",),
     r"\bsignal\.set_wakeup_fd\(": ("drivers/system.py",),
     r"\btomllib\.loads\(": ("model/config_text.py",),  # configuration

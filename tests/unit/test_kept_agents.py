@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
-from scheduler.daemon import warden
+from scheduler.daemon import cgroup_warden
+from scheduler.daemon.cgroup_warden import Warden, began_after, belongs_to, own_group
 from scheduler.daemon.fd_store_handover import PAGE_BYTES, AgentDescription, SharedPage, read_description, start_digest
 from scheduler.daemon.handover_document import renumbered
-from scheduler.daemon.warden import Warden, began_after, belongs_to, own_group
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.pipes import Outputs, Pipes
 from scheduler.model import events as e
@@ -23,13 +23,13 @@ DESCRIPTION = AgentDescription(3, "sha", "alpha", 4711, 99, ["1:2", "1:3", "1:4"
 
 
 def test_the_warden_knows_from_the_daemon_itself_when_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warden, "_ticks", iter([7, 99]).__next__)  # it sees the end later
+    monkeypatch.setattr(cgroup_warden, "_ticks", iter([7, 99]).__next__)  # it sees the end later
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     daemon = subprocess.Popen(["true"])
     with theirs:
         Warden(ours, 0).close()
         daemon.wait()
-        assert warden._watch(daemon.pid, theirs) == ("the service has ended", 7)
+        assert cgroup_warden._watch(daemon.pid, theirs) == ("the service has ended", 7)
 
 
 # ---- the page

@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.model.config import Scheduler
 from scheduler.model.states import LeaseState
-from scheduler.policy.serving import YIELD_LOOK_S, Lease, LeaseStatement, Owner
+from scheduler.policy.group_lease import YIELD_LOOK_S, Lease, LeaseStatement, Owner
 
 TIMERS = Scheduler(lease=30.0, lease_renewal=10.0)
 TAKEN = "when it was taken"

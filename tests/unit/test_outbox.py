@@ -24,8 +24,8 @@ from scheduler.model.queue_requests import (
     WriteOutput,
 )
 from scheduler.policy.deadlines import Deadlines
+from scheduler.policy.group_lease import hold_if_full
 from scheduler.policy.outbox import CHUNK, GATHER_MANY_S, GATHER_S, LOG_SIZE, MANY, RESULT_SIZE, Outbox
-from scheduler.policy.serving import hold_if_full
 from tests.core_tools import claim, make_core, settle, spawned, turn
 
 END = End(7, 1, 200_000, 100_000, "here", 99, None)

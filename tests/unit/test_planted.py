@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.drivers.sql import expand
+from scheduler.drivers.statements import expand
 from scheduler.package_data import schema_dir
 from tests.faults.mutants import MUTANTS, Mutant, edited
 from tests.faults.planted import FAULTS, ROOT, Planted, UnplantableError, mutated

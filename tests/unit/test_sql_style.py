@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.drivers.sql import expand
+from scheduler.drivers.statements import expand
 from scheduler.package_data import schema_dir
 
 RELEASED = ("0001_create_drover.sql", "0002_harden_queue.sql")  # never edited

@@ -18,9 +18,20 @@ from typing import Any, Final
 import attrs
 
 from scheduler.daemon import log
-from scheduler.daemon.commands import Action, Ask, CommandRow, Context, Done, GoesOn, Later, Outcome, job_of, text_of
+from scheduler.daemon.command_rows import (
+    Action,
+    Ask,
+    CommandRow,
+    Context,
+    Done,
+    GoesOn,
+    Later,
+    Outcome,
+    job_of,
+    text_of,
+)
 from scheduler.drivers.loop import Steps
-from scheduler.drivers.sql import to_json
+from scheduler.drivers.statements import to_json
 from scheduler.errors import ConfigError
 from scheduler.model.events import Woken
 from scheduler.model.host_filters import FILTERS, ranges_text

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.drivers.agentdb import AgentDb
+from scheduler.drivers.agent_db_lines import AgentDb
 from scheduler.drivers.loop import Loop
 from scheduler.model.config import AgentType, Config, Scheduler
 from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.postgres import Connection, ConnectionPool
-from scheduler.drivers.sql import THEIRS, Failure, Query, Rows, one_line, setting
 from scheduler.drivers.statement_runner import answer_to
+from scheduler.drivers.statements import THEIRS, Failure, Query, Rows, one_line, setting
 from scheduler.errors import AgentError
 from scheduler.model.config import AgentType, Config
 from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered

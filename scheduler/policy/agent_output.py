@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from scheduler.model.protocol import printable
-from scheduler.policy.snapshot_values import BYTES, Snapshot
+from scheduler.policy.handover_values import BYTES, Snapshot
 
 PIECE: Final = 1 << 18  # characters of one row, so that no statement takes long
 LINE_BYTES: Final = 64  # that a line costs whatever is in it

@@ -33,7 +33,9 @@ LOOK_S: Final = 0.02  # between two looks at what is not dead yet
 LINE: Final = "warden"  # begins the name of a lifeline in the store
 TAKE, YOURS, ENDS = b"take", b"yours", b"ends"
 MOUNTS: Final = {"": ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"), "name=systemd": ("/sys/fs/cgroup/systemd",)}
-START: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from scheduler.daemon.warden import main; main()"
+START: Final = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from scheduler.daemon.cgroup_warden import main; main()"
+)
 
 
 class Warden:

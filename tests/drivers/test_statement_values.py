@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import pq
 
-from scheduler.drivers.sql import Query, encode, load, to_json
+from scheduler.drivers.statements import Query, encode, load, to_json
 from scheduler.errors import BugError
 from scheduler.package_data import PACKAGE, schema_dir
 
@@ -223,7 +223,7 @@ def test_psycopg_is_imported_by_few_f140() -> None:
         for path in SOURCES
         if re.search(r"^\s*(import|from) psycopg(?!\.conninfo)", path.read_text(), re.MULTILINE)
     }
-    allowed = ("drivers/libpq.py", "drivers/postgres.py", "drivers/sql.py", "database/", "cli/", "web/")
+    allowed = ("drivers/libpq.py", "drivers/postgres.py", "drivers/statements.py", "database/", "cli/", "web/")
     assert [name for name in sorted(users) if not name.startswith(allowed)] == []
 
 

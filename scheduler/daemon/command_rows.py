@@ -8,7 +8,7 @@ repeated, or its row is marked by the statement with the effect. A command for e
 the daemon that finds that all have acknowledged ends the row. Between two commands the connection is free for others,
 and one that is refused or finds what it needs locked is tried again later, after those behind it.
 
-The entry of a verb in model/verbs.py names what carries it out: an action (verb_actions.py) or a query. A command
+The entry of a verb in model/verbs.py names what carries it out: an action (command_actions.py) or a query. A command
 `run` goes on by itself once it has begun: it is not read again, and query `close_runs` ends it when its jobs have
 ended. The command to step down is ended by the daemon that takes the group over: the time of that shows it that the
 command is obeyed.
@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from scheduler.daemon.log import log_line
-from scheduler.drivers.errands import Errands
+from scheduler.drivers.host_scripts import HostScripts
 from scheduler.drivers.loop import ConnectionLostError, Steps
-from scheduler.drivers.sql import to_json
 from scheduler.drivers.statement_runner import RefusedError
+from scheduler.drivers.statements import to_json
 from scheduler.model.counters import Counted
 from scheduler.model.events import TablesRead
 from scheduler.model.queue_requests import Cells
@@ -94,7 +94,7 @@ Ask = Callable[..., Steps[list[Cells]]]  # a named query and its values; returns
 class DaemonControl(Protocol):
     """The daemon, as far as commands and the watch connection are about it; see wiring.py."""
 
-    errands: Errands
+    host_scripts: HostScripts
 
     def stop(self) -> None: ...
     def drain(self) -> None: ...

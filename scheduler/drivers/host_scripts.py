@@ -1,6 +1,6 @@
-"""Errands: short commands of our own on hosts, beside the slots, such as those that end keepers and clean spools.
+"""Runs short scripts of our own on hosts, beside the slots: those that end keepers and clean spools.
 
-An errand has the environment of an agent type, no input, and a time limit; what it prints is returned.
+A script has the environment of an agent type, no input, and a time limit; what it prints is returned.
 """
 
 import signal
@@ -17,13 +17,13 @@ from scheduler.model.events import Event, Gone, Spawn
 
 LIMIT_S: Final = 90.0
 EXIT_GRACE_S: Final = 1.0
-MOST_BYTES: Final = 1 << 20  # kept of what an errand prints
+MOST_BYTES: Final = 1 << 20  # kept of what a script prints
 
 Done = Callable[[int | None, bytes], None]  # exit status, None if it has none; what it printed
 
 
-class Errands:
-    """The errands that run, by number."""
+class HostScripts:
+    """The scripts that run, by number."""
 
     def __init__(self, loop: Loop, processes: Processes) -> None:
         self._loop, self._processes = loop, processes
@@ -37,7 +37,7 @@ class Errands:
         )
 
     def run(self, type: str, host: str, words: tuple[bytes, ...], done: Done) -> None:
-        """Run a command on a host; `done` is called later, in any case."""
+        """Run a script, as the words of a command, on a host; `done` is called later, in any case."""
         number = self._last = self._last + 1
         spawn = Spawn(number, 0, type, host, words, b"")
         self._done[number] = done

@@ -7,8 +7,8 @@ import pytest
 
 from scheduler.drivers.loop import ConnectionLostError, Loop, Steps, Task
 from scheduler.drivers.postgres import Connection
-from scheduler.drivers.sql import Query, Rows
 from scheduler.drivers.statement_runner import RefusedError, RefusedStatements, Statements
+from scheduler.drivers.statements import Query, Rows
 from tests.connection_tools import end_backends, fetch, opened, rows_of
 from tests.loop_tools import turn_until
 
