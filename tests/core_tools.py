@@ -82,24 +82,24 @@ def saved(requests: list[r.Request]) -> list[Any]:
     return [row for request in requests if isinstance(request, r.Save) for row in request.rows]
 
 
-def spawned(core: Core) -> list[int]:
+def spawned(core: Core, now: float = 0.0) -> list[int]:
     """Carry out the commands as far as making processes; return the slots."""
-    return [effect.slot for effect in core.take_effects() if isinstance(effect, e.Spawn)]
+    return [effect.slot for effect in core.take_effects(now) if isinstance(effect, e.Spawn)]
 
 
 def ready(core: Core, *claims: Claim, now: float = 0.0) -> Slot:
     """Claim rows, make the agent and let it say OK: it has its first line then."""
     turn(core, *claims, now=now)
-    (number,) = spawned(core)
+    (number,) = spawned(core, now)
     core.handle(e.Created(number, 100), now)
     core.agent_output(number, b"OK\n", now)
-    core.schedule()
+    core.schedule(now)
     return core.state.slots.all[number]
 
 
-def sent(core: Core) -> list[bytes]:
+def sent(core: Core, now: float = 0.0) -> list[bytes]:
     """Return the lines sent by command since the last look."""
-    return [effect.data for effect in core.take_effects() if isinstance(effect, e.Send)]
+    return [effect.data for effect in core.take_effects(now) if isinstance(effect, e.Send)]
 
 
 def logged(core: Core) -> list[tuple[int | None, str, str]]:

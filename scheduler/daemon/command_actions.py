@@ -233,7 +233,7 @@ def set_type(context: Context, row: CommandRow, command: Command) -> Steps[Outco
     name, enabled = str(command.values["name"]), command.verb == "agent-enable"
     now_is, _ = yield from context.change("set_type", name=name, enabled=enabled)
     if enabled:
-        context.core.thaw(name, context.now())
+        context.core.reset_failed_slots(name, context.now())
     return (yield from _changed(context, f"agent type {name}", now_is))
 
 
@@ -435,7 +435,7 @@ def verbose(context: Context, row: CommandRow, command: Command) -> Outcome:
 
 def reset(context: Context, row: CommandRow, command: Command) -> Outcome:
     """Try failed slots again."""
-    thawed = context.core.thaw(None, context.now())
+    thawed = context.core.reset_failed_slots(None, context.now())
     context.rescan()
     return Done(f"{thawed} failed slots are tried again")
 

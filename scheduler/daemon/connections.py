@@ -130,7 +130,7 @@ class Connections:
         self._is_lost = True
         self.set_owner(owner)
         if backend is not None:
-            self.queue.set_old_backend(int(backend[0]), str(backend[1]))
+            self.queue.add_old_backend(int(backend[0]), str(backend[1]))
 
     def send_request(self) -> None:
         """Send the core's next request, if the queue connection is free for it."""
@@ -218,10 +218,11 @@ class Connections:
 
     def _reconcile(self, owner: str) -> Steps[None]:
         """Make rows and memory agree; then requests are sent again."""
-        if old := self.queue.old_backend:
-            answer = yield from answer_to(self.queue, self.queries["end_backend"], old._asdict())
+        while backends := self.queue.old_backends:
+            answer = yield from answer_to(self.queue, self.queries["end_backend"], backends[0]._asdict())
             if isinstance(answer, Failure) and answer.lost:
                 return
+            backends.popleft()
         statements = Statements(self._loop, self.queue, self.queries, self.refused)
         ours = {"group": self._timers.group, "owner": owner}
         rows = self._core.in_hand()

@@ -139,7 +139,7 @@ class KeptAgents:
         for name in [name for name in self._stored if name not in wanted]:
             if self._store.remove(name):
                 del self._stored[name]
-        up = self._core.settled_slots()
+        up = self._core.slots_that_came_up()
         for name, each in wanted.items():
             if name not in self._stored and each.slot in up and self._put(name, each.slot, each.type, each.fds):
                 self._stored[name] = each.slot

@@ -74,7 +74,7 @@ class DaemonState:
         """Read and write nothing of any agent, and save all that is to be saved."""
         self._frozen_at = self._loop.now
         self._processes.freeze()
-        self._core.settle_output(self._loop.now)
+        self._core.save_output(self._loop.now)
         self._watch.pause(True)
 
     def unfinished_query(self) -> int | None:
@@ -94,7 +94,7 @@ class DaemonState:
         """Return what is to be saved yet, after `freeze`; nothing if the state can travel."""
         if self._core.has_unsaved:
             return "ends, logs or output wait to be saved"
-        if self._core.has_work or not self._watch.is_settled:
+        if self._core.has_work or not self._watch.is_written_down:
             return "a statement is under way"
         return self.obstacle()
 

@@ -55,12 +55,12 @@ class Watch:
         self.lease = Lease(config.scheduler)
         self._is_busy = False
         self._is_paused = False  # another program is to take over: nothing but the lease
-        self._is_settled = False  # since that began all is written down
+        self._is_written_down = False  # since that began all is written down
         self._takes_over: Callable[[], None] | None = None  # called when all is known that a program before us knew
         self._is_unknown = False  # the program before us had another pid
         self._is_opening = False  # the group is ours; commands that waited for a daemon come before its first job
         schedinfo = f"{self._identity.host}.{self._identity.pid}"
-        self.connections = Connections(loop, config, conninfo, core, queries, schedinfo, self, daemon.show_state)
+        self.connections = Connections(loop, config, conninfo, core, queries, schedinfo, self, daemon.role_changed)
         self._statements = self._statements_within(config.scheduler.statement_limit)
         detached = DetachedJobs(core, lambda: loop.now, self.ask, daemon.host_scripts, schedinfo)
         self.periodic = PeriodicTasks(
@@ -82,12 +82,12 @@ class Watch:
 
     def pause(self, wanted: bool) -> None:
         """Begin no task but those of the lease, and write down what is in memory only; or go on."""
-        self._is_paused, self._is_settled = wanted, False
+        self._is_paused, self._is_written_down = wanted, False
 
     @property
-    def is_settled(self) -> bool:
+    def is_written_down(self) -> bool:
         """Return whether nothing is under way, and all is written down since the pause began."""
-        return self._is_settled and not self._is_busy
+        return self._is_written_down and not self._is_busy
 
     def snapshot(self) -> dict[str, Any]:
         """Return what another program needs to go on with our group: JSON."""
@@ -199,7 +199,7 @@ class Watch:
         if self._is_paused:
             if statement := self.lease.step(self._loop.now):
                 return self._lease_steps(statement)
-            has_more, self._is_settled = not self._is_settled, True
+            has_more, self._is_written_down = not self._is_written_down, True
             return self.periodic.save_counts() if has_more else None
         if self._is_opening and self.periodic.commands.is_caught_up:
             self._is_opening = False
@@ -214,7 +214,7 @@ class Watch:
         except RefusedError:
             self.periodic.refused()
         self._is_busy = False
-        self._daemon.show_state()
+        self._daemon.role_changed()
 
     def ask(self, query: str, /, **values: object) -> Steps[list[Cells]]:
         """Run a query, which gets our group and owner too; return its rows. Errors: RefusedError."""
@@ -325,15 +325,15 @@ class Watch:
         self.owner = str(uuid.uuid4())
         self.connections.set_owner(self.owner)
 
-    def leave(self, done: Callable[[], None]) -> None:
+    def release_group(self, done: Callable[[], None]) -> None:
         """Release the group and call `done`, in any case."""
         self.lease.leave()
         self.periodic.stop()
         watch, queries = self.connections.watch, self.connections.queries
         if rows := as_rows(self.periodic.take_counted()):
-            watch.ask(queries["count"], {"rows": to_json(rows)}, lambda _: None, deadline=LEAVE_S)
+            watch.ask(queries["count"], {"rows": to_json(rows)}, lambda _: None, limit_s=LEAVE_S)
         values = {"group": self._config.scheduler.group, "owner": self.owner}
-        watch.ask(queries["unregister"], values, lambda _: done(), deadline=LEAVE_S)
+        watch.ask(queries["unregister"], values, lambda _: done(), limit_s=LEAVE_S)
 
 
 _LEASE_STEPS: Final[dict[LeaseStatement, Callable[[Watch], Steps[None]]]] = {

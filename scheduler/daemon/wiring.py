@@ -122,19 +122,19 @@ class Daemon:
             e.Kill: self.processes.kill,
             e.ForceKill: self.processes.force_kill,
             e.LetGo: self.processes.let_go,
-            e.FindDetached: lambda c: self.watch.periodic.find_detached_in(c.seconds),
+            e.FindDetached: lambda effect: self.watch.periodic.find_detached_in(effect.seconds),
             e.Signal: self.processes.signal,
-            e.Expand: lambda c: self.job_queries.expand(c.job, c.query),
-            e.Fetch: lambda c: self.job_queries.fetch(c.job, c.count),
-            e.CloseQuery: lambda c: self.job_queries.close_query(c.job),
+            e.Expand: lambda effect: self.job_queries.expand(effect.job, effect.query),
+            e.Fetch: lambda effect: self.job_queries.fetch(effect.job, effect.count),
+            e.CloseQuery: lambda effect: self.job_queries.close_query(effect.job),
             e.RunStatement: self.agentdb.ask,
-            e.LogMessage: lambda c: log_line(c.level, c.text),
-            e.Echo: lambda c: echo(c.text),
+            e.LogMessage: lambda effect: log_line(effect.level, effect.text),
+            e.Echo: lambda effect: echo(effect.text),
             **({} if self.stdin_jobs is None else {e.JobEnded: self.stdin_jobs.job_ended}),
-            e.FindNextDue: lambda c: self.watch.periodic.bring_forward("due"),
-            e.RenewLease: lambda c: self.watch.lease.renew(self.loop.now),
-            e.ReleaseGroup: lambda c: self._release_group(self.watch.owner),
-            e.Exit: lambda c: self._release_and_end(),
+            e.FindNextDue: lambda effect: self.watch.periodic.bring_forward("due"),
+            e.RenewLease: lambda effect: self.watch.lease.renew(self.loop.now),
+            e.ReleaseGroup: lambda effect: self._release_group(self.watch.owner),
+            e.Exit: lambda effect: self._release_and_end(),
         }
 
     def _handle(self, event: e.Event) -> None:
@@ -214,7 +214,7 @@ class Daemon:
         loop.turn(min(deadline, watch_deadline))
         if loop.now >= deadline:
             core.tick(loop.now)
-        elif core.is_over():
+        elif core.end_if_over():
             self._carry_out()
 
     # ---- the program before us, and the next one
@@ -248,7 +248,7 @@ class Daemon:
         if (copy := takeover.document["program"].get("copy")) and not takeover.is_last:
             remove_copy(copy)
         log_line("info", f"{takeover.told}: {self.core.report.in_short()}; agents were not read for {held_s:.3f} s")
-        self.show_state()
+        self.role_changed()
 
     def _give_up(self) -> None:
         """Hand back, since we are not up in time; or, if there is nobody to hand back to, go on as we are."""
@@ -266,7 +266,7 @@ class Daemon:
 
     def _recover(self) -> None:
         """Go on: no other program was executed."""
-        self.show_state()
+        self.role_changed()
 
     def reexec(self, command: int) -> tuple[bool, str] | None:
         """Execute the program that is there now; return what came of that, once it is known."""
@@ -292,7 +292,7 @@ class Daemon:
     def _carry_out(self) -> None:
         core, is_traced = self.core, LOG.isEnabledFor(TRACE)
         while core.has_work:
-            for effect in core.take_effects():
+            for effect in core.take_effects(self.loop.now):
                 if is_traced:
                     log_line("trace", str(effect))
                 try:
@@ -368,14 +368,14 @@ class Daemon:
 
     # ---- what is shown
 
-    def show_state(self) -> None:
+    def role_changed(self) -> None:
         """Show what we are to our group, which may have changed."""
         if self._is_taking_over:
             return
         if self._quits_if_served and self.watch.lease.is_served_elsewhere and not self.core.is_ending:
             log_line("info", "quitting, since another daemon serves the group (--quit-if-served)")
             self.stop()
-        if self.watch.lease.is_settled:
+        if self.watch.lease.has_role:
             self._end_survivors_of_others()
             self.notifier.ready()
             try:
@@ -440,7 +440,7 @@ class Daemon:
         self._handle(e.Reloaded(config))
         self.processes.check_programs()
         self.watch.reload(config)
-        self.show_state()
+        self.role_changed()
         log_line("info", f"reload: {text}")
         return text
 
@@ -494,7 +494,7 @@ class Daemon:
     def _release_and_end(self) -> None:
         """Release the group and end: all is saved and every child is dead."""
         self.loop.at(self.loop.now + LAST_WORDS_S, self._end)
-        self.watch.leave(self._end)
+        self.watch.release_group(self._end)
 
     def _end(self) -> None:
         if not self._over:

@@ -146,7 +146,7 @@ class AgentDb:
             return
         lines = _Lines(kind, self._answer_bytes)
         limit = self._limit + OVER_S
-        answer = yield from answer_to(connection, query or asked.text, values, deadline=limit, sink=lines.add)
+        answer = yield from answer_to(connection, query or asked.text, values, limit_s=limit, sink=lines.add)
         if query is None or connection.in_transaction:
             connection.reset()
         if lines.problem:

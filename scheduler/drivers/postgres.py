@@ -8,7 +8,7 @@ A pooler may answer in the server's place and take another server process for ea
 the process number, which is its own invention. Then nothing is prepared, since the next statement may come to a
 process that does not know it, or knows another by that name; nothing is set, since the next client of that process
 would inherit it; nothing is cancelled, which kills some poolers (pgbouncer 1.18, when we leave before it is done): the
-connection is dropped instead; and `old_backend` is none, since that process serves others.
+connection is dropped instead; and `old_backends` is empty, since that process serves others.
 """
 
 import random
@@ -26,6 +26,7 @@ from scheduler.drivers.statements import SETTING, Answer, Done, Failure, Query, 
 from scheduler.model.events import ConnectionKind, ConnectionsChanged
 
 FIRST_DELAY_S: Final = 0.1
+OLD_BACKENDS: Final = 8  # kept of each connection
 STABLE_S: Final = 1.0  # a session that lived longer starts the back-off anew
 TIDY: Final = ("rollback", libpq.DISCARD)
 STAY: Final = "set idle_session_timeout = 0"  # whatever role or database say: idle sessions are wanted
@@ -52,7 +53,8 @@ class Connection:
         self.is_up = False
         self.losses = 0  # of sessions
         self.refusal: str | None = None  # why the last attempt to connect failed; None once it is up
-        self.old_backend: Backend | None = None  # of the session that was lost last, unless it was a pooler's
+        # Of the sessions that were lost last, unless they were a pooler's; whoever has ended one takes it out.
+        self.old_backends: deque[Backend] = deque(maxlen=OLD_BACKENDS)
         self.sent = 0  # statements, those of the sessions included
         self.stats: dict[str, Stat] = defaultdict(Stat)
         self._loop, self._conninfo, self._settings = loop, conninfo, settings
@@ -89,9 +91,9 @@ class Connection:
         """The server process of this session, unless it is a pooler's."""
         return self._backend
 
-    def set_old_backend(self, pid: int, start: str) -> None:
+    def add_old_backend(self, pid: int, start: str) -> None:
         """Note the server process of a connection that a program before us had."""
-        self.old_backend = Backend(pid, start)
+        self.old_backends.append(Backend(pid, start))
 
     @property
     def is_pooled(self) -> bool:
@@ -125,22 +127,22 @@ class Connection:
         self._fail_all(self._disconnect(), "the connection was closed")
 
     def ask(
-        self, query: Query, values: Mapping[str, object], done: Done, *, deadline: float | None = None,
+        self, query: Query, values: Mapping[str, object], done: Done, *, limit_s: float | None = None,
         sink: Sink | None = None,
     ) -> None:  # fmt: skip
         """Run a named query when the connection is free, prepared once per session.
 
-        `deadline` is seconds of running: then it is cancelled, and 5 s later the session is dropped. `sink` takes
+        `limit_s` is seconds of running: then it is cancelled, and 5 s later the session is dropped. `sink` takes
         rows as they come, false for enough: the rest is cancelled; the answer has the last tag and no rows then.
         """
         params = [encode(values[name]) for name in query.names]
-        self._queue.append(Statement(query, params, done, limit=deadline, sink=sink))
+        self._queue.append(Statement(query, params, done, limit=limit_s, sink=sink))
         self._send_next()
 
-    def run(self, sql: str | bytes, done: Done, *, deadline: float | None = None, sink: Sink | None = None) -> None:
+    def run(self, sql: str | bytes, done: Done, *, limit_s: float | None = None, sink: Sink | None = None) -> None:
         """Run a text without parameters, unprepared; several statements in one text are refused by Postgres."""
         text = sql if isinstance(sql, str) else sql.decode("utf-8", "surrogateescape")
-        self._queue.append(Statement(Query("", text), [], done, is_named=False, limit=deadline, sink=sink))
+        self._queue.append(Statement(Query("", text), [], done, is_named=False, limit=limit_s, sink=sink))
         self._send_next()
 
     def cancel(self) -> None:
@@ -164,8 +166,8 @@ class Connection:
             if self.retry_in:
                 yield Until(self._retry_at)
             try:
-                limit = self._loop.now + libpq.CONNECT_LIMIT_S
-                pg = yield from connect(self.name, self._conninfo, limit, shift=self._failures)
+                deadline = self._loop.now + libpq.CONNECT_LIMIT_S
+                pg = yield from connect(self.name, self._conninfo, deadline, shift=self._failures)
                 return Session(self._loop, self.name, pg, self._answered, self._on_notify, self._lose, self._send_next)
             except libpq.UnreachableError as error:
                 self._failures += 1
@@ -232,10 +234,12 @@ class Connection:
         self._send_next()
 
     def _lose(self, reason: str) -> None:
-        """Answer all statements as lost, report the loss, and reconnect later."""
+        """Report the loss and reconnect later; statements are answered as lost, but wait on if it was not up yet."""
         was_up = self.is_up
         self.losses += 1
-        self.old_backend = self._backend
+        if self._backend is not None:  # else it was a pooler's, or is not known yet
+            self.old_backends.append(self._backend)
+            self._backend = None
         if was_up and self._loop.now - self._up_since >= STABLE_S:
             self._delay = FIRST_DELAY_S
         session = self._disconnect()

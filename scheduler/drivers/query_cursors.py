@@ -149,7 +149,7 @@ class Cursor:
             return size <= most
 
         sql = f"fetch forward {count} from drover_rows"
-        answer = yield from answer_to(self.connection, sql, deadline=FETCH_LIMIT_S, sink=add)
+        answer = yield from answer_to(self.connection, sql, limit_s=FETCH_LIMIT_S, sink=add)
         if size > most:
             raise _QueryError(problem)
         self._rows_of(answer)
@@ -160,7 +160,7 @@ class Cursor:
         return Fetched(self.job, rows, not is_last)
 
     def _run(self, sql: str) -> Steps[Rows]:
-        answer = yield from answer_to(self.connection, sql, deadline=self._ends_at - self._loop.now)
+        answer = yield from answer_to(self.connection, sql, limit_s=self._ends_at - self._loop.now)
         return self._rows_of(answer)
 
     def _rows_of(self, answer: Answer) -> Rows:

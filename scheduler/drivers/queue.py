@@ -53,7 +53,7 @@ def settings(lock_limit: float) -> list[str]:
 class Asked(Protocol):
     """The methods of Connection that QueueConnection uses; a test passes its own class with them."""
 
-    def ask(self, query: Query, values: Mapping[str, object], done: Done, *, deadline: float) -> None: ...
+    def ask(self, query: Query, values: Mapping[str, object], done: Done, *, limit_s: float) -> None: ...
 
 
 class QueueConnection:
@@ -88,14 +88,14 @@ class QueueConnection:
         name, values = self._statement(request)
         query = self._queries[name]
         done = partial(self._answered, request, query.name)
-        self._connection.ask(query, values, done, deadline=self._limit)
+        self._connection.ask(query, values, done, limit_s=self._limit)
 
     def prepare(self) -> None:
         """Let the server plan claims and ends, which takes it 10 ms, before the first job comes; changes nothing."""
         nothing = {"group": self._group, "owner": self.owner, "schedinfo": self._schedinfo, "unread": SUSPECT_AFTER}
         nothing |= _ends(()) | _wants(())
         for name in (ONLY_CLAIM, ONLY_END, END_AND_CLAIM):
-            self._connection.ask(self._queries[name], nothing, lambda _: None, deadline=self._limit)
+            self._connection.ask(self._queries[name], nothing, lambda _: None, limit_s=self._limit)
 
     def _statement(self, request: r.Request) -> tuple[str, Arrays]:
         ours: Arrays = {"group": self._group, "owner": self.owner}

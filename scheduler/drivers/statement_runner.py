@@ -59,14 +59,14 @@ def cause_of(failure: Failure) -> Literal["again", "lock", "data"]:
 
 def answer_to(
     connection: Connection, query: Query | str | bytes, values: Mapping[str, object] | None = None, *,
-    deadline: float | None = None, sink: Sink | None = None,
+    limit_s: float | None = None, sink: Sink | None = None,
 ) -> Steps[Answer]:  # fmt: skip
     """Run a named query, or a text, and return its rows or why there are none; see Connection.ask and Connection.run.
 
     It cannot be taken back: a task that is stopped ignores the answer.
     """
     ask = partial(connection.ask, query, values or {}) if isinstance(query, Query) else partial(connection.run, query)
-    answer: Answer = yield Callback(partial(ask, deadline=deadline, sink=sink))
+    answer: Answer = yield Callback(partial(ask, limit_s=limit_s, sink=sink))
     return answer
 
 
@@ -101,7 +101,7 @@ class Statements:
             yield Until(self._loop.now + AGAIN_S)
 
     def _answer_to(self, name: str, values: Mapping[str, object]) -> Steps[Answer]:
-        answer = yield from answer_to(self._connection, self._queries[name], values, deadline=self.limit)
+        answer = yield from answer_to(self._connection, self._queries[name], values, limit_s=self.limit)
         if isinstance(answer, Rows):
             self._refused.accepted(name)
         elif answer.lost:

@@ -21,6 +21,7 @@ from typing import Final, Generic, TypeVar
 from scheduler.errors import BugError
 
 NEVER: Final = float("inf")  # the deadline of what waits without one: an instant later than all others
+NO_LIMIT: Final = float("inf")  # the number of what may be as many as there are
 OTHERWISE, IGNORE, VIOLATION, IMPOSSIBLE = "OTHERWISE", "IGNORE", "VIOLATION", "IMPOSSIBLE"
 
 Rows = Mapping[str, Mapping[str, str]]

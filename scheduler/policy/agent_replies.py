@@ -180,7 +180,7 @@ def agent_said(state: State, slot: Slot, keyword: bytes, text: bytes, now: float
         _violate(state, slot, f"over {state.timers.line_limit} bytes of DB: lines that wait for answers", now)
 
 
-def _is_written(state: State, slot: Slot, text: bytes, now: float) -> bool:
+def _charge_output(state: State, slot: Slot, text: bytes, now: float) -> bool:
     """Count what an agent says of one item, and return whether this line of it is still to be written out."""
     limit = slot.pool.kind.output_limit
     if slot.output.count(len(text), slot.total) < limit:
@@ -194,12 +194,12 @@ def _is_written(state: State, slot: Slot, text: bytes, now: float) -> bool:
 
 
 def _write(state: State, slot: Slot, kind: str, text: bytes, now: float) -> None:
-    if _is_written(state, slot, text, now):
+    if _charge_output(state, slot, text, now):
         state.log(slot, kind, text)
 
 
 def _show(state: State, slot: Slot, prefix: str, text: bytes, now: float) -> None:
-    if _is_written(state, slot, text, now):
+    if _charge_output(state, slot, text, now):
         state.emit(Echo(prefix + printable(text)))
 
 
@@ -218,7 +218,7 @@ def _end_item(state: State, slot: Slot, keyword: bytes, text: bytes, now: float)
         return
     word, is_failure = keyword.decode(), keyword == protocol.FAIL
     before = slot.failed if is_failure else slot.blocked
-    if _is_written(state, slot, text, now) and before is not None:
+    if _charge_output(state, slot, text, now) and before is not None:
         state.log(slot, "ERROR" if is_failure else "WARNING", f"{word} {before}")
     why = printable(text) or f"the agent said {word}"
     if is_failure:
@@ -253,6 +253,6 @@ def ask_next(state: State, slot: Slot) -> None:
 def agent_stderr(state: State, slot: Slot, data: bytes, now: float) -> None:
     """Log each line on stderr, tagged with the slot."""
     for line in slot.output.stderr_lines(data, now):
-        if _is_written(state, slot, line, now):
+        if _charge_output(state, slot, line, now):
             state.log(slot, "STDERR", line)
             state.emit(Echo(f"STDERR[{slot.number}]: {printable(line)}"))

@@ -3,7 +3,7 @@
 from typing import Any, Final, Protocol
 
 from scheduler.model.config import Host
-from scheduler.model.states import NEVER
+from scheduler.model.states import NEVER, NO_LIMIT
 from scheduler.policy.handover_values import Snapshot, fields_of, set_fields
 from scheduler.policy.rates import Rates
 
@@ -44,7 +44,7 @@ class HostState:
         self.probe: object | None = None  # the agent that starts here of a type whose last start failed
         self.probe_at = -NEVER  # from when the next such agent may be started
         self.shortage: str | None = None  # why the machine could start no more agents, until it could again
-        self.most = NEVER  # agents at once, while nothing else is tried
+        self.most = NO_LIMIT  # agents at once, while nothing else is tried
         self.pause = 0.0  # seconds from one try to the next
         self.tried_again_at = NEVER
         self.refresh()
@@ -60,7 +60,7 @@ class HostState:
 
     def spare(self, urgent: bool) -> float:
         """Return how many more agents this host takes; inf if nothing limits it."""
-        limit = NEVER if self.max == UNLIMITED else self.max + (self.urgent if urgent else 0)
+        limit = NO_LIMIT if self.max == UNLIMITED else self.max + (self.urgent if urgent else 0)
         return min(limit, self.most) - self.used
 
     @property
@@ -130,7 +130,7 @@ class HostState:
     def try_more(self, now: float) -> None:
         """Let it have more agents again if its pause is over."""
         if self.tried_again_at <= now:
-            self.most = NEVER
+            self.most = NO_LIMIT
 
     def recover(self) -> None:
         """Note that one more agent could be started than before."""

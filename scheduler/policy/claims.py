@@ -98,9 +98,11 @@ class Claims:
         """Ask for a type as a whole, or for each host by itself if work waits for one: others may take what is left."""
         if not [queue for queue in queues if self._open.get((pool.name, queue, False)) != []]:
             return  # every place is empty, of urgent rows too
-        bound = pool.queues.bound
-        if len(bound) > 1 and pool.singles and [run_queue for run_queue in bound.values() if run_queue.first]:
-            each = {name: how_many(pool, timers, where) for name, where in (("", pool.queues.anywhere), *bound.items())}
+        by_host = pool.queues.by_host
+        if len(by_host) > 1 and pool.singles and [run_queue for run_queue in by_host.values() if run_queue.first]:
+            each = {
+                name: how_many(pool, timers, where) for name, where in (("", pool.queues.anywhere), *by_host.items())
+            }
             for queue, is_urgent_only in product(queues, (False, True)):
                 for place in self._places(pool, queue, hosts, is_urgent_only):
                     count, urgent = each[place[2]]
@@ -124,7 +126,7 @@ class Claims:
         self, pool: Pool, queues: Iterable[str], hosts: Sequence[HostState], timers: Scheduler
     ) -> Iterator[ClaimRequest]:
         """Ask for each run queue of a type with host filters by itself, urgent rows and others apart."""
-        filters, bound = pool.queues.filters, pool.queues.bound
+        filters, by_host = pool.queues.filters, pool.queues.by_host
         assert filters is not None
         is_open = {host.name for host in hosts if host.is_open}
         for queue in queues:
@@ -134,7 +136,7 @@ class Claims:
                     rest = quick._replace(urgent=False)
                     if {quick.key, rest.key} <= self.empty:
                         continue
-                    count, urgent = how_many(pool, timers, bound[name] if name else run_queue)
+                    count, urgent = how_many(pool, timers, by_host[name] if name else run_queue)
                     if (count or urgent) and quick.key not in self.empty:
                         yield quick._replace(most=count or 1, after=quick.start)
                     if count and rest.key not in self.empty:
@@ -242,7 +244,7 @@ def how_many(pool: Pool, timers: Scheduler, where: RunQueue[Job] | None = None) 
     count = max(0, min(count, timers.fetch_limit or count))
     if count:
         return count, False
-    run_queues = (pool.queues.any, *pool.queues.bound.values()) if where is None else (where,)
+    run_queues = (pool.queues.any, *pool.queues.by_host.values()) if where is None else (where,)
     has_urgent = any(run_queue.first and run_queue.first[0].job.is_urgent for run_queue in run_queues)
     return 0, not has_urgent and pool.startable(urgent=True, hosts=hosts) > 0
 

@@ -46,6 +46,7 @@ MOST_TEXT: Final = 16_384  # characters of jq_endtext; of a longer one so many a
 KEPT_TEXT: Final = 16_300
 ALL_DONE: Final = "all data processed"
 NO_DATA: Final = "no data"
+RESTART: Final = "released for restart"
 MOST_DOUBLINGS: Final = 60  # of the wait before a retry; beyond 1023 it would be no number
 # How a job that ends before its work is done is written down: verdict -> (state, outcome of the attempt)
 GIVEN_BACK, FAILS, KILLED = "given back", "failed", "killed"
@@ -148,7 +149,7 @@ def lose_item(state: State, slot: Slot, why: str, now: float, *, interrupted: bo
     if job.verdict is None or job.verdict.state == GIVEN_BACK:
         is_said = slot.failed is not None or slot.blocked is not None
         if state.stopping:
-            job.set_verdict(job.verdict or Verdict(GIVEN_BACK, "released for restart"))
+            job.set_verdict(job.verdict or Verdict(GIVEN_BACK, RESTART))
         elif interrupted and not is_said:
             _interrupt(state, slot, job, why)
         elif slot.blocked is not None:
@@ -239,25 +240,25 @@ def _shortened(row: SaveRow) -> SaveRow:
     return replace(row, text=f"{row.text[:KEPT_TEXT]} [cut: {len(row.text)} characters]")
 
 
-def forget(state: State, job: Job, now: float) -> None:
-    """Forget a job that is no longer ours: end the agents that work on it and save nothing."""
+def forget(state: State, job: Job, why: str, now: float) -> None:
+    """Forget a job that is not ours to work on: end the agents that work on it and save nothing."""
     job.set_verdict(Verdict(GIVEN_BACK, "no longer ours"))
     job.drop_items()
     state.remove_job(job)
     state.keepers.forget(job.pk)
-    if state.trial is job:
-        end_trial(state)
+    if state.suspect is job:
+        end_try_alone(state)
     for slot in state.slots.all:
         if slot.job is job:
             if slot in state.keepers.attached:
                 state.emit(LetGo(slot.number))
             slot.clear_item()
-            slot.kill("the row has another owner", now)
+            slot.kill(why, now)
 
 
-def end_trial(state: State) -> None:
+def end_try_alone(state: State) -> None:
     """End the trial of a row, since none says any more that it is tried alone: the next one may be."""
-    state.set_trial(None)
+    state.set_suspect(None)
     state.mark_dirty(*[pool for pool in state.pools.values() if pool.unread])
 
 

@@ -3,7 +3,7 @@
     core.handle(event, now)              facts, answers of drivers, signals
     core.agent_output(slot, data, now)   the hot path: what an agent printed -> the line it gets next
     core.tick(now)                       deadlines that have come; `next_deadline` says when to call again
-    core.take_effects()                  the effects since the last call
+    core.take_effects(now)               schedules what has changed; the effects since the last call
     core.next_request(now)               what the queue connection is to do next, one at a time
 
 It does no input or output, reads no clock but its argument `now`, and uses no random numbers. Two tables at the end
@@ -47,7 +47,6 @@ class Core:
         self.state = State(config, now)
         self.report = report.Report(self.state)
         self._slots = self.state.slots.all
-        self._heard_at = now
 
     @classmethod
     def restored(cls, given: handover.Document, config: Config, now: float) -> "Core":
@@ -115,14 +114,14 @@ class Core:
         """Return the slots whose agents have nothing in hand."""
         return handover.idle_slots(self.state)
 
-    def settled_slots(self) -> set[int]:
+    def slots_that_came_up(self) -> set[int]:
         """Return the slots whose agents have said OK, and are not to end."""
-        return handover.settled_slots(self.state)
+        return handover.slots_that_came_up(self.state)
 
     def host_of(self, number: int) -> str:
         return self._slots[number].host.name
 
-    def settle_output(self, now: float) -> None:
+    def save_output(self, now: float) -> None:
         """Let all that commands have printed be saved."""
         processes.store_output(self.state, now)
 
@@ -133,8 +132,8 @@ class Core:
     # ---- what happens
 
     def handle(self, event: e.Event, now: float) -> None:
-        if not self.state.may_claim:
-            self.state.set_may_claim(True)
+        if not self.state.may_want_more:
+            self.state.set_may_want_more(True)
         _HANDLERS[type(event)](self.state, event, now)
         if self.state.dirty:
             self.schedule_dirty(now)
@@ -144,7 +143,6 @@ class Core:
 
         Types that this changes are scheduled once for all output of a turn of the loop, by `take_effects`.
         """
-        self._heard_at = now
         return agent_replies.agent_output(self.state, self._slots[number], data, now)
 
     def agent_stderr(self, number: int, data: bytes, now: float) -> None:
@@ -155,21 +153,21 @@ class Core:
         """Keep what an exec agent printed on "out" or "err"."""
         processes.capture(self.state, self._slots[number], stream, data, now)
 
-    def take_effects(self) -> list[e.Effect]:
+    def take_effects(self, now: float) -> list[e.Effect]:
         """Schedule what has changed, and return the effects since the last call."""
-        self.schedule()
+        self.schedule(now)
         return self.state.take_effects()
 
-    def schedule(self) -> None:
-        """Schedule the types that agents' output has changed; `take_effects` does so by itself."""
+    def schedule(self, now: float) -> None:
+        """Schedule the types that output or commands have changed; `take_effects` does so by itself."""
         if self.state.dirty:
-            self.schedule_dirty(self._heard_at)
+            self.schedule_dirty(now)
 
     def schedule_dirty(self, now: float) -> None:
         """Assign items and start agents for every type that has changed."""
         state = self.state
-        if not state.may_claim:
-            state.set_may_claim(True)
+        if not state.may_want_more:
+            state.set_may_want_more(True)
         if state.keepers.beginning:
             for event in detached_jobs.withdraw_starts(state, now):
                 processes.not_created(state, event, now)
@@ -213,16 +211,16 @@ class Core:
         state = self.state
         if state.outbox.in_flight is not None:
             return None
-        if not state.may_claim and state.outbox.is_empty:
+        if not state.may_want_more and state.outbox.is_empty:
             return None
-        if not state.may_claim and state.jobs and state.outbox.gathers(now):
+        if not state.may_want_more and state.jobs and state.outbox.gathers(now):
             return None  # others are in hand and will end soon
         if state.outbox.is_record_due and not state.is_receiving:
             return state.outbox.record_in_hand(self.live_rows())
-        may_claim = state.is_assigning and not (state.draining or state.is_held)
-        wanted = self._wanted(now) if may_claim else []
-        if state.may_claim is not bool(wanted):
-            state.set_may_claim(bool(wanted))
+        is_allowed = state.is_assigning and not (state.draining or state.is_held)
+        wanted = self._wanted(now) if is_allowed else []
+        if state.may_want_more is not bool(wanted):
+            state.set_may_want_more(bool(wanted))
         if not wanted and state.jobs and state.outbox.gathers(now):
             return None
         request = state.outbox.next_request(wanted, now)
@@ -259,12 +257,12 @@ class Core:
 
     def kill(self, pk: int, now: float) -> bool:
         """Kill a job in hand as a failure; False when it is not in hand any more."""
-        self.state.set_may_claim(True)
+        self.state.set_may_want_more(True)
         return detached_jobs.end_by_command(self.state, pk, completion.KILLED, "killed", now)
 
     def cancel(self, pk: int, text: str, now: float) -> bool:
         """Cancel a job in hand, with a word on why; False when it is not in hand any more."""
-        self.state.set_may_claim(True)
+        self.state.set_may_want_more(True)
         return detached_jobs.end_by_command(self.state, pk, CANCELLED, text, now)
 
     def signal(self, pk: int, number: int) -> int:
@@ -273,17 +271,17 @@ class Core:
 
     def step_down(self, now: float) -> bool:
         """Kill the children, give their rows back, then release the group; False when we are ending anyway."""
-        self.state.set_may_claim(True)
+        self.state.set_may_want_more(True)
         return group_lease.step_down(self.state, now)
 
-    def thaw(self, name: str | None, now: float) -> int:
+    def reset_failed_slots(self, name: str | None, now: float) -> int:
         """Reset the failed slots of a type, or of all types; return how many there are."""
         pools = [pool for pool in self.state.pools.values() if name in (None, pool.name)]
-        return processes.thaw(self.state, pools, now)
+        return processes.reset_failed_slots(self.state, pools, now)
 
     def set_program(self, name: str, wanted: ProgramEvent, now: float) -> tuple[bool, str]:
         """Try, promote or roll back the new program of a type; return whether that was done, and a text."""
-        self.state.set_may_claim(True)
+        self.state.set_may_want_more(True)
         return program_rollout.command(self.state, name, wanted, now)
 
     def cleared_conditions(self) -> list[str]:
@@ -328,15 +326,15 @@ class Core:
                 act(state, now)
         state.allow_starts()
         self.schedule_dirty(now)
-        self.is_over()
+        self.end_if_over()
 
     def resume(self, pause: float, now: float) -> None:
         """Resume after a pause, before any output is read: agents get that time back, while the lease ran on."""
         group_lease.judge_lease(self.state, now)
         self.state.resume(pause)
 
-    def is_over(self) -> bool:
-        """Return whether nothing is left to do after a drain or a stop; an effect tells so once."""
+    def end_if_over(self) -> bool:
+        """End us, or give the group up, if nothing is left to do after a drain or a stop; return whether that is so."""
         state = self.state
         if (state.draining or state.stopping) and not state.has_ended:
             is_at_work = state.jobs or state.is_receiving or any(slot.state > ST_FREE for slot in self._slots)
@@ -381,12 +379,12 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
 }
 
 
-def _find_room(state: State, now: float) -> None:
+def _retry_starving(state: State, now: float) -> None:
     state.retry_starving()
 
 
 def _claim_again(state: State, now: float) -> None:
-    state.set_may_claim(True)
+    state.set_may_want_more(True)
 
 
 def _send_next(state: State, now: float) -> None:
@@ -404,7 +402,7 @@ _ON_DEADLINE: Final[dict[str, Callable[[State, float], None]]] = {
     d.LOCKS: _send_next,
     d.RECORD: queue_answers.record_in_hand,
     d.PROGRESS: report.show_progress,
-    d.ROOM: _find_room,
+    d.ROOM: _retry_starving,
     d.SHORTAGE: processes.try_more,
     d.RATES: _claim_again,
     d.TIME_LIMITS: completion.end_late_jobs,

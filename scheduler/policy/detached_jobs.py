@@ -117,7 +117,7 @@ def leave_other_types(state: State, now: float) -> None:
     for job, _, _ in list(state.keepers.waiting.values()):
         pool = job.pool
         if state.pools[pool.name] is not pool or pool.name not in state.config.agents or not pool.kind.detached:
-            completion.forget(state, job, now)
+            completion.forget(state, job, "its type is gone", now)
             state.emit(FindDetached(0.0))
 
 
@@ -202,5 +202,5 @@ def _adopt_later(state: State, slot: Slot, why: str, seconds: float, now: float)
     assert job is not None
     what = f"job={job.pk}: runs on host {slot.host.name}, and no process is attached to it any more"
     state.log_message("warning", f"{what}{': ' if why else ''}{why}; it is adopted again as soon as possible")
-    completion.forget(state, job, now)
+    completion.forget(state, job, "it is adopted again", now)
     state.emit(FindDetached(seconds))

@@ -91,7 +91,7 @@ def spill(state: State, now: float) -> None:
     for pool in state.pools.values():
         if not pool.kind.spill:
             continue
-        for run_queue in pool.queues.bound.values():
+        for run_queue in pool.queues.by_host.values():
             for lane in [lane for lane in run_queue if lane.job.host is None]:
                 if lane.has_waited(pool.kind.spill, now):
                     run_queue.drop(lane)
@@ -103,13 +103,13 @@ def spill(state: State, now: float) -> None:
 # ---- one agent gets its next item
 def next_run_queue(slot: Slot) -> AnyQueue[Job] | None:
     """Return the run queue that a slot takes from next: that of its host or that for any host."""
-    anywhere, here = slot.any.first, slot.bound.first
+    anywhere, here = slot.any_queue.first, slot.host_queue.first
     if not here:
-        return slot.any if anywhere else None
+        return slot.any_queue if anywhere else None
     if not anywhere:
-        return slot.bound
+        return slot.host_queue
     a, b = anywhere[0], here[0]
-    return slot.bound if (b.job.rank, b.ticket) <= (a.job.rank, a.ticket) else slot.any
+    return slot.host_queue if (b.job.rank, b.ticket) <= (a.job.rank, a.ticket) else slot.any_queue
 
 
 def first_job(run_queue: AnyQueue[Job] | None) -> Job | None:
@@ -120,7 +120,7 @@ def first_job(run_queue: AnyQueue[Job] | None) -> Job | None:
 def assign(state: State, slot: Slot, run_queue: AnyQueue[Job], now: float) -> bytes:
     """Assign the next item of a run queue to a slot, and return its line."""
     job, item = run_queue.pop(next(state.tickets))
-    slot.take(job, item, run_queue is slot.bound, now)
+    slot.take(job, item, run_queue is slot.host_queue, now)
     if job.assigned():
         state.job_began(job, slot, now)
     if job.query is not None and job.waiting <= job.query.low:
@@ -165,7 +165,7 @@ def prefetch(state: State, slot: Slot, now: float) -> bytes:
         if size > PREFETCH_BYTES:
             break
         job, item = run_queue.pop(next(state.tickets))
-        found.append((job, item, run_queue is slot.bound))
+        found.append((job, item, run_queue is slot.host_queue))
         is_first = job.assigned()
         if job.query is None:
             continue  # it begins when the agent comes to it
@@ -181,7 +181,7 @@ def _share(slot: Slot) -> int:
     """Return how many items one agent may have ahead at most, so that no other is idle because of it."""
     pool, host = slot.pool, slot.host.name
     rows = [job.waiting_for(host) for job in pool.query_jobs.values()]
-    waiting = slot.any.singles + slot.bound.singles + sum(rows)
+    waiting = slot.any_queue.singles + slot.host_queue.singles + sum(rows)
     spare = waiting - sum(map(len, pool.idle.values()))  # beyond what idle agents are about to get
     return max(0, spare) // len(pool.slots)
 
@@ -235,7 +235,7 @@ def recall_prefetched(state: State, slot: Slot, now: float) -> None:
 # ---- idle agents
 def _assign_to_idle(state: State, pool: Pool, now: float) -> None:
     for slot in _idle(pool):
-        if not (pool.second_tries or slot.any.first or slot.bound.first):
+        if not (pool.second_tries or slot.any_queue.first or slot.host_queue.first):
             if [run_queue for run_queue in pool.queues.all() if run_queue.first]:
                 continue  # others may take it
             break
@@ -260,7 +260,7 @@ def _assign_to_idle(state: State, pool: Pool, now: float) -> None:
 
 def _idle(pool: Pool) -> Iterator[Slot]:
     """Return the idle agents that may have something to do, the one idle longest first, whatever its host."""
-    bound, is_wanted = pool.queues.bound, bool(pool.second_tries or pool.queues.any.first)
+    bound, is_wanted = pool.queues.by_host, bool(pool.second_tries or pool.queues.any.first)
     waiting = [
         list(idle) for host, idle in pool.idle.items() if idle and (is_wanted or host not in bound or bound[host].first)
     ]
@@ -287,7 +287,8 @@ def end_agent(state: State, slot: Slot, now: float) -> None:
         host.yield_to(None)
         why = "room for another type that has waited long enough"
     else:
-        why = "urgent slot no longer needed" if host.enabled else "host disabled"
+        unreached = "host disabled" if not host.enabled else "host is down"
+        why = "urgent slot no longer needed" if host.is_open else unreached
     slot.kill(why, now)
 
 
@@ -306,7 +307,7 @@ def _start_agents(state: State, pool: Pool, unopened: Job | None, now: float) ->
         if run_queue.first or again:
             starving |= _start_for(state, pool, run_queue, again, now)
     if unopened is not None and not starving:
-        starving = _find_room(state, pool, pool.queues.of(unopened, unopened.host), unopened, now) is None
+        starving = _find_or_make_room(state, pool, pool.queues.of(unopened, unopened.host), unopened, now) is None
     if not starving:
         stop_starving(state, pool)
 
@@ -332,7 +333,7 @@ def _start_for(state: State, pool: Pool, run_queue: RunQueue[Job], again: list[J
         job = first_job(run_queue) or again[0]
         if not state.may_start(pool, now):
             return True
-        slot = _find_room(state, pool, run_queue, job, now)
+        slot = _find_or_make_room(state, pool, run_queue, job, now)
         if slot is None:
             return True
         _start(state, slot, run_queue, job, now)
@@ -340,9 +341,9 @@ def _start_for(state: State, pool: Pool, run_queue: RunQueue[Job], again: list[J
     return False
 
 
-def _find_room(state: State, pool: Pool, where: RunQueue[Job], job: Job, now: float) -> Slot | None:
+def _find_or_make_room(state: State, pool: Pool, run_queue: RunQueue[Job], job: Job, now: float) -> Slot | None:
     """Return a slot to start an agent in; None, and the type starves, while room is still to be made."""
-    room = _choose_start(pool, where, job.is_urgent, now, state.timers.min_idle)
+    room = _choose_start(pool, run_queue, job.is_urgent, now, state.timers.min_idle)
     if room.slot is not None:
         return room.slot
     if room.victim is not None:
@@ -355,9 +356,9 @@ def _find_room(state: State, pool: Pool, where: RunQueue[Job], job: Job, now: fl
     return None
 
 
-def _choose_start(pool: Pool, where: RunQueue[Job], urgent: bool, now: float, min_idle: float) -> StartDecision:
+def _choose_start(pool: Pool, run_queue: RunQueue[Job], urgent: bool, now: float, min_idle: float) -> StartDecision:
     """Return what to do for one more agent of a type, for a run queue."""
-    free = [slots[0] for name, slots in pool.free.items() if slots and where.suits(name)]
+    free = [slots[0] for name, slots in pool.free.items() if slots and run_queue.suits(name)]
     if not free:
         return StartDecision()
     if not pool.failed_starts:
@@ -391,7 +392,9 @@ def _choose_among(free: list[Slot], pool: Pool, urgent: bool, now: float, min_id
 def _is_spare(slot: Slot) -> bool:
     """Return whether an idle agent has nothing to do; one that has just come up for waiting work is about to get it."""
     pool = slot.pool
-    return not (pool.may_begin and (slot.any.first or slot.bound.first or (pool.second_tries and not slot.items)))
+    return not (
+        pool.may_begin and (slot.any_queue.first or slot.host_queue.first or (pool.second_tries and not slot.items))
+    )
 
 
 def _load(slot: Slot) -> tuple[float, int, float]:
@@ -443,9 +446,9 @@ def _argv(state: State, job: Job, item: Item) -> tuple[bytes, ...]:
         return (b"",)
 
 
-def _recycle(state: State, pool: Pool, where: RunQueue[Job], now: float) -> None:
+def _recycle(state: State, pool: Pool, run_queue: RunQueue[Job], now: float) -> None:
     """End an idle agent where a second try waits if no fresh process can come otherwise."""
-    own = [slot for slot in pool.slots if where.suits(slot.host.name)]
+    own = [slot for slot in pool.slots if run_queue.suits(slot.host.name)]
     if any(slot.wanted is DIE or slot.state in (ST_PREP, ST_SPAWNED) for slot in own):
         return
     if any(slot.state == ST_FREE and slot.host.has_room(urgent=False) for slot in own):

@@ -154,7 +154,7 @@ class Lease:
         return owner.is_dead or (owner.is_lapsed and self.has_waited_a_lease)
 
     @property
-    def is_settled(self) -> bool:
+    def has_role(self) -> bool:
         """Return whether we serve, or stand by for an owner that may still need to be replaced one day."""
         is_behind = self.state is LeaseState.STANDBY and self.owner.uuid is not None and not self._may_take()
         return is_behind or self.state is LeaseState.SERVING
@@ -280,10 +280,11 @@ def hold_if_full(state: State) -> None:
 def disowned(state: State, event: e.LeaseLost, now: float) -> None:
     """Kill the children and forget the rows, for another daemon owns the group: save nothing of them."""
     state.lose_group()
+    why = "the group has another owner"
     for job in list(state.jobs.values()):
-        completion.forget(state, job, now)
+        completion.forget(state, job, why, now)
     for slot in state.slots.all:
-        slot.kill("the group has another owner", now)
+        slot.kill(why, now)
     state.replace_outbox()
     program_rollout.forget_known(state)
 
@@ -292,10 +293,10 @@ def drain(state: State, event: e.Drain, now: float) -> None:
     """Give back what has not begun; queries with a key stop at once, others finish their slice, or not."""
     state.begin_drain()
     let_go_detached(state, now)
-    completion.give_back_all(state, "released for restart", now, completion.is_untouched)
+    completion.give_back_all(state, completion.RESTART, now, completion.is_untouched)
     for job in [job for job in state.jobs.values() if job.query is not None and job.verdict is None]:
         if job.rules.key is not None or state.draining > 1 or not job.pool.may_begin:
-            completion.give_back(state, job, "released for restart", now)
+            completion.give_back(state, job, completion.RESTART, now)
     state.set_assigning(_may_assign(state, now))
     _end_idle(state, now)
 
@@ -335,16 +336,16 @@ def step_down(state: State, now: float) -> bool:
 def let_go_detached(state: State, now: float) -> None:
     """Leave the detached jobs in hand alone, for another daemon to adopt; give back those that have not begun."""
     for slot in [slot for slot in state.keepers.beginning if slot.job is not None]:
-        completion.take_back(state, slot, "released for restart", now)
+        completion.take_back(state, slot, completion.RESTART, now)
         state.mark_dirty(slot.pool)
     for job in [job for job in state.jobs.values() if job.pool.kind.detached and job.started]:
-        completion.forget(state, job, now)
+        completion.forget(state, job, "left to the daemon that adopts it", now)
         state.mark_dirty(job.pool)
 
 
 def _let_go(state: State, why: str, now: float) -> None:
     let_go_detached(state, now)
-    completion.give_back_all(state, "released for restart", now, lambda job: True)
+    completion.give_back_all(state, completion.RESTART, now, lambda job: True)
     for slot in state.slots.all:
         slot.kill(why, now)
 

@@ -50,7 +50,7 @@ def hold(state: State, now: float) -> None:
     """Begin nothing new; give back what was claimed and waits for anything but an agent, at no cost."""
     state.hold(True)
     let_go_detached(state, now)  # the next program adopts them
-    completion.give_back_all(state, "released for restart", now, _is_unadmitted)
+    completion.give_back_all(state, completion.RESTART, now, _is_unadmitted)
     for job in state.jobs.values():
         if _may_be_fetched(state, job):
             state.fetch_more(job)
@@ -75,7 +75,7 @@ def give_back_unmovable(state: State, now: float) -> None:
         query = job.query
         is_command = job.pool.is_exec and job.started and not job.pool.kind.detached
         if is_command or (query is not None and _is_too_long(job, query)):
-            completion.kill_job(state, job, Verdict(completion.GIVEN_BACK, "released for restart"), now)
+            completion.kill_job(state, job, Verdict(completion.GIVEN_BACK, completion.RESTART), now)
 
 
 def idle_slots(state: State) -> list[int]:
@@ -88,7 +88,7 @@ def idle_slots(state: State) -> list[int]:
     ]  # fmt: skip
 
 
-def settled_slots(state: State) -> set[int]:
+def slots_that_came_up(state: State) -> set[int]:
     """Return the slots whose agents have said OK, and are not to end."""
     return {slot.number for slot in state.slots.all if slot.state in (ST_READY, ST_RUNNING) and not slot.is_starved}
 
@@ -137,7 +137,7 @@ def obstacle(state: State) -> str:
             return f"job {job.pk}: {why}"
         if job.pool is not state.pools.get(job.pool.name):
             return f"job {job.pk}: its agent type is of a configuration of before"
-        if _is_unadmitted(job) or job is state.trial:
+        if _is_unadmitted(job) or job is state.suspect:
             return f"job {job.pk}: it is being read or marked"
     return ""
 

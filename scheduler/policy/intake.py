@@ -21,14 +21,15 @@ from scheduler.model.protocol import (
 )
 from scheduler.model.queue_requests import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.sql_text import cursor_query
-from scheduler.model.states import BLOCKED, NEVER, RUNNING, QueryEvent
+from scheduler.model.states import BLOCKED, NO_LIMIT, RUNNING, QueryEvent
 from scheduler.policy.completion import (
     GIVEN_BACK,
     KILLED,
     NOT_BEGUN,
+    RESTART,
     conclude,
     conclude_if_over,
-    end_trial,
+    end_try_alone,
     fail_job,
     forget,
     give_back,
@@ -38,6 +39,7 @@ from scheduler.policy.completion import (
 from scheduler.policy.dispatch import enqueue
 from scheduler.policy.group_lease import give_back_unbegun, missing_for
 from scheduler.policy.job import TRIED_ALONE, Job, Pool, Verdict
+from scheduler.policy.pool import DISABLED
 from scheduler.policy.query_progress import IN_PROGRESS, JobQuery
 from scheduler.policy.rates import short_value
 from scheduler.policy.state import MissingConnection, State
@@ -59,7 +61,7 @@ def receive(state: State, event: e.EndedAndClaimed | e.Claimed, now: float) -> N
         pool = pools[request.type]
         if (former := jobs.get(claim.pk)) is not None:
             state.log_message("warning", f"job={claim.pk}: the row was put back in the queue while in hand")
-            forget(state, former, now)
+            forget(state, former, "the row was put back in the queue while in hand", now)
         jobs[claim.pk] = job = Job(claim, pool, now)
         is_plain_line = job.rules is PLAIN and not (pool.is_guarded or pool.is_exec)
         refusal = check_argument(job.args, pool.kind.empty) if is_plain_line else _refusal(job)
@@ -70,8 +72,8 @@ def receive(state: State, event: e.EndedAndClaimed | e.Claimed, now: float) -> N
             give_back_unbegun(state, job, missing, now)
         elif refusal is not None:
             _refuse(state, job, refusal, now)
-        elif not state.is_assigning or state.draining or not pool.enabled or pool.blocked_until:
-            give_back(state, job, "released for restart", now)
+        elif (why := _not_taken(state, pool)) is not None:
+            give_back(state, job, why, now)
         elif pool.is_counted and (over := state.quotas.admit(job)) is not None:
             stop_job(state, job, Verdict(BLOCKED, over), now)
         elif state.has_limits_each and _is_over_rate(state, job, now):
@@ -88,6 +90,15 @@ def receive(state: State, event: e.EndedAndClaimed | e.Claimed, now: float) -> N
             state.mark_dirty(pool)
         else:
             admit(state, job)
+
+
+def _not_taken(state: State, pool: Pool) -> str | None:
+    """Return why jobs of a type that were asked for are not taken in hand any more; None if they are."""
+    if not state.is_assigning or state.draining:
+        return RESTART
+    if not pool.enabled:
+        return DISABLED
+    return pool.failure if pool.blocked_until else None
 
 
 def _is_over_rate(state: State, job: Job, now: float) -> bool:
@@ -108,9 +119,9 @@ def try_alone(state: State, pool: Pool, now: float) -> None:
 
     The row says so first: if this daemon dies of it too, the next one fails the job and none of the others.
     """
-    if state.trial is None and pool.unread:
+    if state.suspect is None and pool.unread:
         job = next((job for job in pool.unread.values() if job.rules.rescued >= SUSPECT_AFTER), None)
-        state.set_trial(job)
+        state.set_suspect(job)
         if job is not None:
             job.mark(RUNNING, now)
             state.outbox.save(progress(job, now, TRIED_ALONE))
@@ -128,7 +139,7 @@ def continue_read(state: State, job: Job, args: bytes, more: bytes, now: float) 
         _refuse(state, job, refusal, now)
     elif state.has_limits_each and _is_over_rate(state, job, now):
         pass
-    elif state.trial is job:
+    elif state.suspect is job:
         state.outbox.save(progress(job, now, IN_PROGRESS))
         job.show()
     elif job.rules.rescued and not job.marked:
@@ -140,8 +151,8 @@ def continue_read(state: State, job: Job, args: bytes, more: bytes, now: float) 
 
 def end_reading_alone(state: State) -> None:
     """Let the row begin that was tried alone and does not say so any more."""
-    job = state.trial
-    end_trial(state)
+    job = state.suspect
+    end_try_alone(state)
     if job is not None and state.jobs.get(job.pk) is job and job.verdict is None:
         admit(state, job)
 
@@ -257,7 +268,7 @@ def not_expanded(state: State, event: e.NotExpanded, now: float) -> None:
         fail_job(state, job, f"interrupted more than {job.rules.max_interruptions} times: {event.reason}", now)
         return
     if event.retry_in is not None:
-        is_partial = 0 < state.most_queries < NEVER  # it may have one of the connections that there are
+        is_partial = 0 < state.most_queries < NO_LIMIT  # it may have one of the connections that there are
         at = now if is_partial else now + event.retry_in
         give_back_unbegun(state, job, missing_for(state, job) or MissingConnection(event.reason, now, at), now)
         return
@@ -316,7 +327,7 @@ def _enqueue_by_host(state: State, job: Job, items: Sequence[tuple[Item, bytes |
     """Enqueue each item for the host its value names; a host without slots of this type means any host."""
     by_host: dict[str | None, list[Item]] = {}
     queues = job.pool.queues
-    taking = queues.bound if queues.filters is None else queues.filters.at(job.queue, job.priority).hosts or ()
+    taking = queues.by_host if queues.filters is None else queues.filters.at(job.queue, job.priority).hosts or ()
     for item, value in items:
         host = state.places.host_of(job.pool.name, value)
         by_host.setdefault(host if host in taking else None, []).append(item)

@@ -128,6 +128,11 @@ class Pool(Generic[JobT]):
         """Note that every slot has failed."""
         self.blocked_since, self.blocked_until = now, min(slot.deadline for slot in self.slots)
 
+    @property
+    def failure(self) -> str:
+        """Return why its jobs go back to the queue while every slot has failed."""
+        return f"agent failed: {self.reason}"
+
     def unblock(self) -> None:
         """Note that a slot may start agents again."""
         self.blocked_until = 0.0

@@ -36,7 +36,7 @@ def created(state: State, event: e.Created, now: float) -> None:
     """Note that a process exists: an exec agent works from now on, a line agent has so long for its first OK."""
     slot = state.slots.all[event.slot]
     host = slot.host
-    if host.shortage is not None and host.most == s.NEVER:
+    if host.shortage is not None and host.most == s.NO_LIMIT:
         host.recover()
         state.log_message("info", f"host {host.name}: more agents can be started again")
     slot.process_began(event.pid, now)
@@ -103,7 +103,7 @@ def _put_back_unsent(state: State, slot: Slot, now: float) -> None:
     if job is not None and job.verdict is None:
         agent_replies.put_back_unsent(state, slot)
         if state.draining and job.query is None:
-            completion.give_back(state, job, "released for restart", now)
+            completion.give_back(state, job, completion.RESTART, now)
     elif job is not None:
         completion.take_item_from(state, slot, job, now)
 
@@ -205,8 +205,9 @@ def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:
     if slot.state == s.ST_FAIL and all(other.state == s.ST_FAIL for other in pool.slots):
         pool.block(now)
         state.log_message("error", f"every slot of agent {pool.name} has failed: {pool.reason}")
-        why = f"agent failed: {pool.reason}"
-        completion.give_back_all(state, why, now, lambda job: job.pool is pool and completion.is_untouched(job))
+        completion.give_back_all(
+            state, pool.failure, now, lambda job: job.pool is pool and completion.is_untouched(job)
+        )
     state.mark_dirty(pool)
 
 
@@ -259,7 +260,7 @@ def _late_while_working(state: State, slot: Slot, now: float) -> None:
     slot.kill(why, now, counts=counts)
 
 
-def thaw(state: State, pools: Iterable[Pool], now: float) -> int:
+def reset_failed_slots(state: State, pools: Iterable[Pool], now: float) -> int:
     """Let slots that have failed start agents again; return how many there are."""
     thawed = 0
     for pool in pools:
@@ -354,6 +355,6 @@ def try_more(state: State, now: float) -> None:
     """Try again to start more agents where the machine could not."""
     for host in state.hosts.values():
         host.try_more(now)
-    again = min((host.tried_again_at for host in state.hosts.values() if host.most < s.NEVER), default=s.NEVER)
+    again = min((host.tried_again_at for host in state.hosts.values() if host.most < s.NO_LIMIT), default=s.NEVER)
     state.deadlines.set(SHORTAGE, again)
     state.retry_starving()

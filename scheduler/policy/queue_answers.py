@@ -10,7 +10,7 @@ from scheduler.model import events as e
 from scheduler.model import queue_requests as r
 from scheduler.model.states import CLAIMED, QUEUED
 from scheduler.policy import detached_jobs
-from scheduler.policy.completion import end_trial, forget
+from scheduler.policy.completion import end_try_alone, forget
 from scheduler.policy.deadlines import PROGRESS, RECORD
 from scheduler.policy.group_lease import assign_again, lapsed
 from scheduler.policy.intake import admit, continue_read, end_reading_alone, receive, refuse_unreadable
@@ -75,10 +75,10 @@ def saved(state: State, event: e.Saved, now: float) -> None:
     for row in request.rows:
         if row.pk not in event.pks and not (state.outbox.resent and row.outcome is not None):
             _fenced(state, row.pk, row.attempt, now)
-    if (trial := state.trial) is not None:
-        texts = [row.text for row in request.rows if row.pk == trial.pk]
+    if (suspect := state.suspect) is not None:
+        texts = [row.text for row in request.rows if row.pk == suspect.pk]
         if TRIED_ALONE in texts:
-            state.outbox.read(trial.pk, trial.attempt)
+            state.outbox.read(suspect.pk, suspect.attempt)
         elif any(text is not None for text in texts):
             end_reading_alone(state)  # the row does not say so any more: let the next one be tried
     ended = [row for row in request.rows if row.outcome is not None]
@@ -143,7 +143,7 @@ def _fenced(state: State, pk: int, attempt: int, now: float) -> None:
     state.log_message("warning", f"job={pk}: the row is no longer ours")
     job = state.jobs.get(pk)
     if job is not None and job.attempt == attempt:
-        forget(state, job, now)
+        forget(state, job, "the row has another owner", now)
 
 
 def not_saved(state: State, event: e.NotSaved, now: float) -> None:
@@ -155,8 +155,8 @@ def not_saved(state: State, event: e.NotSaved, now: float) -> None:
     if complaint is not None and isinstance(request, r.ReadContents):
         refuse_unreadable(state, request.rows[0][0], event.reason, now)
     state.log_message("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
-    if state.trial is not None and state.trial.pk not in {*state.jobs, *state.outbox.pending()}:
-        end_trial(state)  # its end was given up
+    if state.suspect is not None and state.suspect.pk not in {*state.jobs, *state.outbox.pending()}:
+        end_try_alone(state)  # its end was given up
 
 
 def settled(state: State, event: e.Settled, now: float) -> None:

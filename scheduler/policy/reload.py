@@ -93,7 +93,7 @@ def reloaded(state: State, event: e.Reloaded, now: float) -> None:
         filters = state.config.hosts.get(name, host).filters
         hosts[name] = attrs.evolve(host, **_merged(state.file_hosts.get(name), host, filters))
     state.set_file(event.config)
-    processes.thaw(state, state.pools.values(), now)
+    processes.reset_failed_slots(state, state.pools.values(), now)
     _go_on(state, attrs.evolve(event.config, hosts=hosts), now)
 
 
@@ -219,8 +219,8 @@ def _find_another_place(state: State, job: Job, now: float) -> None:
     pool, query = job.pool, job.query
     moved: list[Item] = []
     for host in [host for host in job.lanes if host is not None and not pool.queues.takes(job, host)]:
-        if host in pool.queues.bound:
-            pool.queues.bound[host].drop(job.lanes[host])
+        if host in pool.queues.by_host:
+            pool.queues.by_host[host].drop(job.lanes[host])
         moved += job.take_lane(host)
     is_served = state.pools[pool.name] is pool and pool.name in state.config.agents
     if is_served and pool.queues.has_place(job):

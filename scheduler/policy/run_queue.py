@@ -249,20 +249,20 @@ class HostFilters(Generic[JobT]):
 class RunQueues(Generic[JobT]):
     """All run queues of one agent type: one for each host, one for any, or several by what hosts take."""
 
-    __slots__ = ("_is_fair", "any", "anywhere", "bound", "filters")
+    __slots__ = ("_is_fair", "any", "anywhere", "by_host", "filters")
 
     def __init__(self) -> None:
         self._is_fair = False
         self.anywhere: RunQueue[JobT] = RunQueue()  # lanes for any host
         self.filters: HostFilters[JobT] | None = None  # instead, where some host does not take every job
         self.any: AnyQueue[JobT] = self.anywhere  # whichever of the two is used
-        self.bound: dict[str, RunQueue[JobT]] = {}  # lanes for one host
+        self.by_host: dict[str, RunQueue[JobT]] = {}  # lanes for one host
 
     def add_host(self, name: str) -> None:
-        self.bound[name] = RunQueue(frozenset((name,)), is_fair=self._is_fair)
+        self.by_host[name] = RunQueue(frozenset((name,)), is_fair=self._is_fair)
 
     def remove_host(self, name: str) -> None:
-        del self.bound[name]
+        del self.by_host[name]
 
     def filter(self, hosts: Mapping[str, Host]) -> None:
         """Make new run queues for any host: several if some host does not take every job, or there is no host."""
@@ -276,26 +276,26 @@ class RunQueues(Generic[JobT]):
         if is_fair == self._is_fair:
             return
         self._is_fair = is_fair
-        for host, before in self.bound.items():
+        for host, before in self.by_host.items():
             run_queue: RunQueue[JobT] = RunQueue(before.hosts, is_fair=is_fair)
-            self.bound[host] = run_queue
+            self.by_host[host] = run_queue
             for lane in sorted(before, key=lambda lane: lane.ticket):
                 run_queue.add(lane, lane.ticket)
 
     def of(self, job: JobT, host: str | None) -> RunQueue[JobT]:
         """Return the run queue in which a job waits for a host, or for any that takes it."""
         if host is not None:
-            return self.bound[host]
+            return self.by_host[host]
         return self.anywhere if self.filters is None else self.filters.at(job.queue, job.priority)
 
     def of_claim(self, job: JobT) -> RunQueue[JobT] | None:
         """Return the run queue for which a job was claimed; None if a reload has removed it meanwhile."""
-        return self.of(job, None) if job.host is None else self.bound.get(job.host)
+        return self.of(job, None) if job.host is None else self.by_host.get(job.host)
 
     def of_request(self, request: ClaimRequest) -> RunQueue[JobT] | None:
         """Return the run queue for which rows are requested; None if a reload has removed it meanwhile."""
         if request.host:
-            return self.bound.get(request.host)
+            return self.by_host.get(request.host)
         if self.filters is None:
             return self.anywhere
         return self.filters.at(request.queue, request.letters[0]) if request.letters is not None else None
@@ -305,11 +305,11 @@ class RunQueues(Generic[JobT]):
         return self.any if self.filters is None else self.filters.by_host[host]
 
     def all(self) -> tuple[RunQueue[JobT], ...]:
-        return (*self.bound.values(), *((self.anywhere,) if self.filters is None else self.filters.every.queues))
+        return (*self.by_host.values(), *((self.anywhere,) if self.filters is None else self.filters.every.queues))
 
     def takes(self, job: JobT, host: str) -> bool:
         """Return whether a job may be worked on a host."""
-        return host in self.bound and (self.filters is None or self.filters.at(job.queue, job.priority).suits(host))
+        return host in self.by_host and (self.filters is None or self.filters.at(job.queue, job.priority).suits(host))
 
     def has_place(self, job: JobT) -> bool:
         """Return whether a job may be worked on its host, or on any."""

@@ -52,10 +52,10 @@ class Slot:
     """A place for one agent, and its process; `fire` moves its state and sets the deadline of that."""
 
     __slots__ = (
-        "about_job", "ahead", "any", "assigned_at", "blocked", "born", "bound", "clogged_until", "counted", "deadline",
-        "death_counts", "failed", "host", "is_bound", "is_removed", "is_second_try", "is_unsent", "is_up", "item",
-        "items", "job", "number", "output", "pace", "pid", "pool", "prefetched", "reason", "record", "serial", "shown",
-        "since", "slots", "spawns", "starts", "state", "timeouts", "total", "wanted", "where",
+        "about_job", "ahead", "any_queue", "assigned_at", "blocked", "born", "clogged_until", "counted", "deadline",
+        "death_counts", "failed", "host", "host_queue", "is_bound", "is_removed", "is_second_try", "is_unsent",
+        "is_up", "item", "items", "job", "number", "output", "pace", "pid", "pool", "prefetched", "reason", "record",
+        "serial", "shown", "since", "slots", "spawns", "starts", "state", "timeouts", "total", "wanted", "where",
     )  # fmt: skip
 
     def __init__(
@@ -96,8 +96,11 @@ class Slot:
         self.ahead = 0  # how many of them it may have, as of the last look at its pace
         self.pace: Pace | None = None
         self.is_unsent = False  # the line of the item in hand is still among the effects
-        if self.host.name in self.pool.queues.bound:
-            self.any, self.bound = self.pool.queues.any_of(self.host.name), self.pool.queues.bound[self.host.name]
+        if self.host.name in self.pool.queues.by_host:
+            self.any_queue, self.host_queue = (
+                self.pool.queues.any_of(self.host.name),
+                self.pool.queues.by_host[self.host.name],
+            )
         self.clear_item()
 
     def clear_item(self, finished: int = 0) -> None:
@@ -134,7 +137,7 @@ class Slot:
     @property
     def is_starved(self) -> bool:
         """Return whether nothing more is assigned to its process."""
-        return self.any is self.bound
+        return self.any_queue is self.host_queue
 
     @property
     def is_vacant(self) -> bool:
@@ -220,7 +223,7 @@ class Slot:
 
     def starve(self) -> None:
         """Assign nothing more to the process: it takes from an empty run queue."""
-        self.any = self.bound = RunQueue()
+        self.any_queue = self.host_queue = RunQueue()
 
     def kill(self, why: str, now: float, *, counts: bool = False) -> None:
         """Ask the process to die, unless it was. `counts`: the death is its own fault, and counts against its slot."""
@@ -319,7 +322,10 @@ class Slot:
     def find_run_queues(self) -> None:
         """Find the run queues anew after a reload, unless nothing more is assigned to the process."""
         if not self.is_starved:
-            self.any, self.bound = self.pool.queues.any_of(self.host.name), self.pool.queues.bound[self.host.name]
+            self.any_queue, self.host_queue = (
+                self.pool.queues.any_of(self.host.name),
+                self.pool.queues.by_host[self.host.name],
+            )
         if self.job is not None and not self.pool.queues.takes(self.job, self.host.name):
             self.unbind()
 

@@ -16,7 +16,7 @@ from scheduler.model.counters import Counted, add
 from scheduler.model.events import CloseQuery, ConnectionKind, Effect, Expand, Fetch, LogMessage, Send
 from scheduler.model.protocol import printable
 from scheduler.model.queue_requests import PLAIN, LogRow
-from scheduler.model.states import NEVER, QueryEvent, QueryState
+from scheduler.model.states import NEVER, NO_LIMIT, QueryEvent, QueryState
 from scheduler.policy.agent_output import Capture
 from scheduler.policy.capacity import HostState, QueueState
 from scheduler.policy.claims import Claims
@@ -64,9 +64,9 @@ class State:
         self.start_conditions: set[str] = set()  # that jobs which cannot start are blocked on, as far as we know
         self.pools: dict[str, Pool] = {}
         self.jobs: dict[int, Job] = {}
-        self.trial: Job | None = None  # the suspect being read: daemons died with it in hand
+        self.suspect: Job | None = None  # the suspect being read: daemons died with it in hand
         self.expanding: set[int] = set()  # jobs with an expansion connection, or asking for one
-        self.most_queries = NEVER  # expansion connections that there are, while others cannot be made
+        self.most_queries = NO_LIMIT  # expansion connections that there are, while others cannot be made
         self.missing_connections: dict[ConnectionKind, MissingConnection] = {}  # see policy/group_lease.py
         self.captures: dict[int, Capture] = {}  # by slot: output of exec agents
         self.dirty: set[Pool] = set()
@@ -83,7 +83,7 @@ class State:
         self.steps_down = False  # `stopping` is to give the group up, and to live on
         self.has_ended = False  # after a drain or a stop nothing is left to do, and that was told
         self.is_held = False  # nothing new is begun, since another program is to take over (policy/handover.py)
-        self.may_claim = True  # what to claim may be more than when nothing was wanted
+        self.may_want_more = True  # what to claim may be more than when nothing was wanted
         self.is_receiving = False  # rows are claimed that are still to come, in an event Claimed
         self.keepers = Keepers()
         self.begun_slots: dict[Slot, None] = {}  # whose agents began one-parameter jobs since these were last marked
@@ -126,7 +126,7 @@ class State:
         return pool
 
     def add_slots(self, pool: Pool, host_name: str, count: int, now: float) -> None:
-        if host_name not in pool.queues.bound:
+        if host_name not in pool.queues.by_host:
             pool.add_host(host_name)
         timeouts = timeouts_of(pool.kind, self.timers)
         for _ in range(count):
@@ -148,7 +148,7 @@ class State:
         """Begin nothing new from now on, or go on with everything."""
         self.is_held = wanted
         if not wanted:
-            self.set_may_claim(True)
+            self.set_may_want_more(True)
             self.mark_dirty(*self.pools.values())
 
     def begin_drain(self) -> None:
@@ -173,7 +173,7 @@ class State:
 
     def replace_outbox(self) -> None:
         """Drop what was to be saved of jobs that have another owner now; only logs stay."""
-        self.outbox, self.trial = Outbox(self.deadlines, self.outbox), None
+        self.outbox, self.suspect = Outbox(self.deadlines, self.outbox), None
 
     def end(self) -> None:
         self.has_ended = True
@@ -206,9 +206,9 @@ class State:
         """Claim again when the first rate limit has room that has none now."""
         self.deadlines.set(RATES, min([rates.next_at(now) for rates in self.rated.values()]))
 
-    def set_may_claim(self, may_claim: bool) -> None:
+    def set_may_want_more(self, may_claim: bool) -> None:
         """Note whether there may be more to claim than when that was last asked."""
-        self.may_claim = may_claim
+        self.may_want_more = may_claim
 
     def receive(self, is_receiving: bool) -> None:
         """Note whether rows are claimed that are still to come."""
@@ -299,7 +299,7 @@ class State:
 
     def fetch_more(self, job: Job) -> None:
         """Ask for more rows of a query, as many as a batch may have of rows of this size."""
-        self.may_claim = True  # the last row may be out: others of this type can be claimed
+        self.may_want_more = True  # the last row may be out: others of this type can be claimed
         query = job.query
         if self.is_held and job.rules.key is not None:
             return
@@ -307,8 +307,8 @@ class State:
             query.fire(QueryEvent.FETCH)
             self.emit(Fetch(job.pk, query.batch))
 
-    def set_trial(self, job: Job | None) -> None:
-        self.trial = job
+    def set_suspect(self, job: Job | None) -> None:
+        self.suspect = job
 
     def report_ends(self, wanted: bool) -> None:
         """Emit an effect JobEnded at the end of each job, or none."""

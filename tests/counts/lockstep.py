@@ -122,7 +122,7 @@ class Lockstep:
 
     def _carry_out(self) -> None:
         while self.core.has_work:
-            for effect in self.core.take_effects():
+            for effect in self.core.take_effects(self.now):
                 self._acts[type(effect)](effect)
 
     def _spawn(self, spawn: e.Spawn) -> None:

@@ -38,7 +38,7 @@ class Straight:
         self._prepared: dict[Query, bytes] = {}
 
     def ask(
-        self, query: Query, values: Mapping[str, object], done: Callable[[Answer], None], *, deadline: float
+        self, query: Query, values: Mapping[str, object], done: Callable[[Answer], None], *, limit_s: float
     ) -> None:
         """Run a named query, prepared once."""
         self.asked[query.name] += 1

@@ -196,7 +196,7 @@ def test_notification_that_is_read_together_with_an_answer_is_passed_on_j46(loop
 
 
 def test_slow_statement_is_cancelled_at_its_deadline_f100(loop: Loop, connection: Connection) -> None:
-    answer = run(loop, connection, "select pg_sleep(60)", deadline=0.05)
+    answer = run(loop, connection, "select pg_sleep(60)", limit_s=0.05)
     assert isinstance(answer, Failure)
     assert (answer.sqlstate, answer.lost) == ("57014", False)
     assert rows_of(run(loop, connection, "select 1")) == [(b"1",)]
@@ -205,7 +205,7 @@ def test_slow_statement_is_cancelled_at_its_deadline_f100(loop: Loop, connection
 def test_deadline_counts_from_when_the_statement_is_sent_f100(loop: Loop, connection: Connection) -> None:
     answers: list[Answer] = []
     connection.run("select pg_sleep(0.2)", answers.append)
-    connection.run("select 1", answers.append, deadline=0.1)
+    connection.run("select 1", answers.append, limit_s=0.1)
     turn_until(loop, lambda: len(answers) == 2)
     assert rows_of(answers[1]) == [(b"1",)]
 
@@ -256,7 +256,7 @@ def test_server_that_ignores_a_cancel_loses_the_connection_f100(tmp_path: Path) 
         connection.open()
         server.greet(loop)
         clock.turn_until(loop, lambda: connection.is_up)
-        connection.run("select 1", answers.append, deadline=1.0)
+        connection.run("select 1", answers.append, limit_s=1.0)
         clock.turn_until(loop, lambda: answers, step=0.5)
     assert answers == [Failure(None, "no answer within 5 s of a cancel", lost=True)]
     assert 6.0 <= clock.now <= 7.5
@@ -308,9 +308,21 @@ def test_lost_connection_fails_its_requests_and_reconnects_j51(loop: Loop, datab
     turn_until(loop, lambda: story.count("up") == 2)
     down = "down: terminating connection due to administrator command"
     assert story == ["up", "first True", "second True", down, "up"]
-    assert connection.old_backend == Backend(int(found[0] or 0), (found[1] or b"").decode())
+    assert [*connection.old_backends] == [Backend(int(found[0] or 0), (found[1] or b"").decode())]
     assert not connection.is_pooled
     assert rows_of(run(loop, connection, "select 1")) == [(b"1",)]
+    connection.close()
+
+
+def test_a_session_lost_while_it_is_set_up_hides_no_earlier_one_f100(loop: Loop, database: str) -> None:
+    connection = opened(loop, database)
+    first = connection.backend
+    end_backends(database, "drover test")
+    turn_until(loop, lambda: connection.losses == 1 and connection._session is not None)
+    assert (connection.backend, connection.is_up) == (None, False)
+    end_backends(database, "drover test")
+    turn_until(loop, lambda: connection.is_up)
+    assert (connection.losses, connection.old_backends[0]) == (2, first)
     connection.close()
 
 

@@ -134,10 +134,10 @@ class Daemon:
         """Ask the queue for the next thing, carry out the commands, ask again: as the daemon does."""
         self._request()
         while self.core.has_work and self.is_alive:
-            for effect in self.core.take_effects():
+            for effect in self.core.take_effects(self.sim.now):
                 self._acts[type(effect)](effect)
         self._request()
-        if self.is_alive and not self.core.has_work and self.core.is_over() and self.core.has_work:
+        if self.is_alive and not self.core.has_work and self.core.end_if_over() and self.core.has_work:
             self.pump()
 
     def _request(self) -> None:
@@ -207,7 +207,7 @@ class Daemon:
         core, now = self.core, self.sim.now
         is_over = core.state.draining or core.state.stopping or self.lease.state is not LeaseState.SERVING
         core.hold(now)
-        core.settle_output(now)
+        core.save_output(now)
         if is_over or now >= until:
             self.sim.note("not taken over")
             core.release()

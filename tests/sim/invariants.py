@@ -228,15 +228,15 @@ def has_future(world: State, job: Job) -> None:
             return
     elif job.verdict is None and job.rules.unread:
         sent = [getattr(each, "request", each) for each in (ledger.in_flight, *ledger.repeats, *ledger.locked)]
-        if world.trial is job and job.pk in ledger.saves:
+        if world.suspect is job and job.pk in ledger.saves:
             return
         is_suspect = job.rules.rescued >= SUSPECT_AFTER and job.pk in job.pool.unread
         may_try = world.is_assigning and job.pool.enabled and knows_site
-        if is_suspect and world.trial is not job and (world.trial or not may_try):
+        if is_suspect and world.suspect is not job and (world.suspect or not may_try):
             return  # its turn comes
         if job.pk in ledger.reads or any((job.pk, job.attempt) in _rows_of(each) for each in sent):
             return
-    elif job.verdict is None and world.trial is job and job.pk in ledger.pending():
+    elif job.verdict is None and world.suspect is job and job.pk in ledger.pending():
         return  # it begins when its row does not say any more that it is tried alone
     elif job.verdict is None and job.rules.rescued:
         sent = [getattr(each, "request", each) for each in (ledger.in_flight, *ledger.repeats, *ledger.locked)]

@@ -208,7 +208,7 @@ class Site:
     def _act(self) -> None:
         self._request()
         while self.core.has_work:
-            for effect in self.core.take_effects():
+            for effect in self.core.take_effects(self.now):
                 self._acts[type(effect)](effect)
             self._request()
 

@@ -24,7 +24,7 @@ def come_up(core: Core) -> None:
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 1.0)
     core.agent_output(number, b"OK\n", 1.0)
-    core.schedule()
+    core.schedule(1.0)
 
 
 def test_claims_of_several_types_share_the_concurrency_of_a_queue() -> None:  # seed 0
@@ -58,16 +58,16 @@ def test_agents_exit_when_a_drain_has_finished_its_last_slice() -> None:
     core.handle(e.Fetched(1, [(b"x",)], False), 0.0)
     core.handle(e.Created(0, 100), 0.0)
     core.agent_output(0, b"OK\n", 0.0)
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Drain(), 0.0)
     core.agent_output(0, b"OK\n", 1.0)
-    assert e.Kill(0) in core.take_effects()
+    assert e.Kill(0) in core.take_effects(1.0)
 
 
 def test_ok_from_an_agent_being_killed_is_ignored() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
-    core.take_effects()
+    core.take_effects(0.0)
     slot.kill("test", 1.0)
     assert core.agent_output(slot.number, b"OK\n", 1.0) is None
     assert (slot.state, sorted(core.state.jobs)) == (ST_FREEING, [1, 2])
@@ -84,7 +84,7 @@ def test_an_ok_before_its_line_was_sent_is_refused() -> None:  # seed 171
 def test_ok_in_the_last_output_of_an_agent_ends_its_item_and_sends_no_other() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"OK", 1.0)
     core.handle(e.Gone(slot.number, code=0), 1.0)
     assert list(core.state.jobs) == [2]
@@ -94,7 +94,7 @@ def test_ok_in_the_last_output_of_an_agent_ends_its_item_and_sends_no_other() ->
 def test_a_job_taken_back_before_its_line_was_sent_is_given_back_by_a_drain() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"OK\nOK\n", 1.0)
     core.handle(e.Drain(), 1.0)
     assert list(core.state.jobs) == []
@@ -103,7 +103,7 @@ def test_a_job_taken_back_before_its_line_was_sent_is_given_back_by_a_drain() ->
 def test_a_complete_line_over_the_limit_is_refused() -> None:  # seed 7
     core = make_core(line_limit=10)
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"x" * 20 + b"\nOK\n", 1.0)
     assert (slot.state, list(core.state.jobs)) == (ST_FREEING, [1])
 
@@ -145,7 +145,7 @@ def test_a_slice_refused_by_the_database_ends_failed() -> None:  # seed 26
 def test_a_plain_end_refused_by_the_database_is_not_lost() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"OK\n", 1.0)
     settled: list[Any] = []
     while not isinstance(request := core.next_request(1.0), r.EndAndClaim):
@@ -161,7 +161,7 @@ def test_a_plain_end_refused_by_the_database_is_not_lost() -> None:
 def test_a_time_limit_of_an_earlier_attempt_does_not_end_a_later_one() -> None:
     core = make_core()
     slot = ready(core, claim(1, timeout=5.0))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"OK\n", 1.0)
     turn(core, claim(1, attempt=2), now=2.0)
     core.tick(6.0)
@@ -172,13 +172,13 @@ def test_a_query_whose_type_has_no_free_slot_evicts_an_idle_agent() -> None:  # 
     kinds = {"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))}
     core = make_core(kinds, hosts={"alpha": Host(max=1)})
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"OK\n", 1.0)
     turn(core, claim(2, "mime", msq=True), now=2.0)
     core.tick(22.0)
-    assert e.Kill(slot.number) in core.take_effects()
+    assert e.Kill(slot.number) in core.take_effects(22.0)
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 22.0)
-    assert [effect.job for effect in core.take_effects() if isinstance(effect, e.Expand)] == [2]
+    assert [effect.job for effect in core.take_effects(22.0) if isinstance(effect, e.Expand)] == [2]
 
 
 def test_failed_items_of_an_earlier_attempt_count_when_no_item_is_left() -> None:
@@ -196,13 +196,13 @@ def test_a_second_try_ends_an_idle_agent_of_its_own_type() -> None:
     for number in spawned(core):
         core.handle(e.Created(number, 100), 0.0)
         core.agent_output(number, b"OK\n", 0.0)
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(0, b"OK\n", 1.0)
     core.handle(e.Gone(1, code=1), 2.0)
     (fresh,) = spawned(core)
     core.handle(e.Created(fresh, 100), 2.0)
     core.agent_output(fresh, b"OK\n", 3.0)
-    core.schedule()
+    core.schedule(3.0)
     slot = core.state.slots.all[fresh]
     assert (slot.state, slot.is_second_try, sent(core)) == (ST_RUNNING, True, [b'a="y"\n'])
 
@@ -240,7 +240,7 @@ def test_a_killed_query_stays_killed_when_its_connection_is_lost() -> None:  # s
     core.handle(e.Fetched(1, [(b"x",)], more=True), 0.0)
     core.handle(e.Created(0, 100), 0.0)
     core.agent_output(0, b"OK\n", 0.0)
-    core.schedule()
+    core.schedule(0.0)
     assert core.kill(1, 1.0)
     core.handle(e.NotExpanded(1, "the connection was lost", again=True), 2.0)
     core.handle(e.Gone(0, code=None, signal="SIGKILL"), 3.0)
@@ -253,9 +253,9 @@ def test_an_urgent_query_opens_when_only_an_urgent_slot_is_free(urgent_rank: byt
     kinds = {"sha": AgentType(command=("a",)), "mime": AgentType(command=("a",))}
     core = make_core(kinds, hosts={"alpha": Host(max=1, urgent=1)})
     ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     turn(core, claim(2, "mime", rank=urgent_rank, msq=True), now=1.0)
-    assert [effect.job for effect in core.take_effects() if isinstance(effect, e.Expand)] == [2]
+    assert [effect.job for effect in core.take_effects(1.0) if isinstance(effect, e.Expand)] == [2]
 
 
 def test_a_second_try_of_a_plain_job_leaves_urgent_places_to_urgent_jobs_f150() -> None:  # seed 1459
@@ -276,7 +276,7 @@ def test_a_second_try_of_a_plain_job_leaves_urgent_places_to_urgent_jobs_f150() 
 def test_an_agent_that_died_before_its_line_was_sent_costs_a_job_nothing(is_lost: bool) -> None:  # seed 2527
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"OK\n", 1.0)
     turn(core, claim(2), now=1.0)
     core.handle(e.Gone(slot.number, signal="SIGSEGV", lost=is_lost), 1.0)
@@ -288,7 +288,7 @@ def test_an_agent_that_died_before_its_line_was_sent_costs_a_job_nothing(is_lost
 def test_an_agent_that_died_before_its_line_was_sent_costs_an_item_no_try() -> None:  # seed 2527
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"OK\n", 1.0)
     turn(core, claim(2, msq=True), now=1.0)
     core.handle(e.Opened(2, (b"a",), 1), 1.0)

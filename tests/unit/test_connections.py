@@ -50,7 +50,7 @@ def test_job_of_one_parameter_goes_on_while_log_ins_for_queries_fail() -> None:
 def test_query_that_waits_for_an_agent_goes_back_when_log_ins_begin_to_fail() -> None:
     core = make_core(expansions_per_type=1)
     turn(core, claim(1, msq=True), claim(2, msq=True))
-    core.take_effects()
+    core.take_effects(0.0)
     refuse(core)
     assert outcomes(core) == [(2, "queued", "not begun", 8.5)]
 
@@ -58,7 +58,7 @@ def test_query_that_waits_for_an_agent_goes_back_when_log_ins_begin_to_fail() ->
 def test_query_whose_connection_is_refused_goes_back_without_a_counted_attempt() -> None:
     core = make_core()
     turn(core, claim(1, msq=True))
-    assert [type(effect) for effect in core.take_effects()] == [e.Expand]
+    assert [type(effect) for effect in core.take_effects(0.0)] == [e.Expand]
     core.handle(e.NotExpanded(1, REFUSED, again=True, retry_in=3.0), 0.0)
     (row,) = saved(settle(core))
     assert (row.state, row.outcome, row.interruptions, row.retry_in) == ("queued", "not begun", None, 3.5)
@@ -77,20 +77,20 @@ def test_queries_are_opened_again_when_log_ins_succeed() -> None:
     refuse(core)
     let_in(core, now=9.0)
     turn(core, claim(1, msq=True), now=9.0)
-    assert e.Expand in [type(effect) for effect in core.take_effects()]
+    assert e.Expand in [type(effect) for effect in core.take_effects(9.0)]
 
 
 def test_queries_go_on_over_connections_that_are_up() -> None:
     core = make_core()
     refuse(core, up=1)
     turn(core, claim(1, msq=True))
-    assert e.Expand in [type(effect) for effect in core.take_effects()]
+    assert e.Expand in [type(effect) for effect in core.take_effects(0.0)]
 
 
-def expanded(core: Core) -> list[int]:
+def expanded(core: Core, now: float = 0.0) -> list[int]:
     """Look, and return the jobs whose queries are begun."""
-    core.schedule()
-    return [effect.job for effect in core.take_effects() if isinstance(effect, e.Expand)]
+    core.schedule(now)
+    return [effect.job for effect in core.take_effects(now) if isinstance(effect, e.Expand)]
 
 
 def test_queries_share_connections_that_are_up_while_others_are_refused() -> None:
@@ -147,18 +147,18 @@ def test_job_of_a_type_whose_log_in_fails_goes_back_without_a_counted_attempt() 
 def test_items_of_a_type_whose_log_in_fails_wait_until_it_succeeds() -> None:
     core = make_core({"asks": KINDS["asks"]})
     turn(core, claim(1, "asks", msq=True))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Opened(1, (b"a",), 2), 0.0)
     core.handle(e.Fetched(1, [(b"1",), (b"2",)], False), 0.0)
-    (spawn,) = [effect for effect in core.take_effects() if isinstance(effect, e.Spawn)]
+    (spawn,) = [effect for effect in core.take_effects(0.0) if isinstance(effect, e.Spawn)]
     core.handle(e.Created(spawn.slot, 100), 0.0)
     core.agent_output(spawn.slot, b"OK\n", 0.0)
-    core.take_effects()
+    core.take_effects(0.0)
     refuse(core, "statements")
     assert core.agent_output(spawn.slot, b"OK\n", 1.0) is None
-    assert [effect for effect in core.take_effects() if isinstance(effect, e.Send)] == []
+    assert [effect for effect in core.take_effects(1.0) if isinstance(effect, e.Send)] == []
     let_in(core, "statements", 2.0)
-    assert [effect.data for effect in core.take_effects() if isinstance(effect, e.Send)] == [b'a="2"\n']
+    assert [effect.data for effect in core.take_effects(2.0) if isinstance(effect, e.Send)] == [b'a="2"\n']
 
 
 def test_why_names_the_failing_log_in_of_a_type_and_the_next_attempt() -> None:

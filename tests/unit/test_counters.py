@@ -60,7 +60,7 @@ def test_agent_that_was_asked_to_end_has_not_died_by_itself() -> None:
 def test_end_of_a_command_is_no_death() -> None:
     core = make_core(EXEC)
     turn(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Created(0, 100), 0.0)
     core.handle(e.Gone(0, code=3), 1.0)
     assert core.report.take_counted()[c.DIED, "sha", "alpha", "exited"] == 1
@@ -69,7 +69,7 @@ def test_end_of_a_command_is_no_death() -> None:
 def test_process_that_was_not_made_is_counted() -> None:
     core = make_core()
     turn(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.NotCreated(0, "no such file"), 0.0)
     counted = core.report.take_counted()
     assert (counted[c.DIED, "sha", "alpha", "not started"], (c.SPAWNED, "sha", "alpha") in counted) == (1, False)

@@ -13,7 +13,7 @@ from tests.core_tools import claim, logged, make_core, ready, saved, settle, spa
 def query(core: Core, *keys: bytes, now: float = 0.0, **rules: Any) -> Slot:
     """Take a query with these keys in hand, and let an agent work its first row."""
     turn(core, claim(1, msq=True, key="k", **rules), now=now)
-    core.take_effects()
+    core.take_effects(now)
     core.handle(e.Opened(1, (b"k",), len(keys)), now)
     core.handle(e.Fetched(1, [(key,) for key in keys], more=False), now)
     return start(core, now)
@@ -21,10 +21,10 @@ def query(core: Core, *keys: bytes, now: float = 0.0, **rules: Any) -> Slot:
 
 def start(core: Core, now: float = 0.0) -> Slot:
     """Start an agent that gets its first line."""
-    (number,) = spawned(core)
+    (number,) = spawned(core, now)
     core.handle(e.Created(number, 100), now)
     core.agent_output(number, b"OK\n", now)
-    core.take_effects()
+    core.take_effects(now)
     return core.state.slots.all[number]
 
 
@@ -37,7 +37,7 @@ def shown(core: Core, now: float) -> list[SaveRow]:
 def at_work(core: Core, **rules: Any) -> Slot:
     """Let an agent work the one line of job 1."""
     slot = ready(core, claim(1, **rules))
-    core.take_effects()
+    core.take_effects(0.0)
     settle(core)
     return slot
 
@@ -132,7 +132,7 @@ def test_item_count_reported_without_an_item_is_a_warning_only_f158() -> None:
     core.agent_output(slot.number, b"OK\nItemsProcessed 5\n", 0.1)
     assert [(job, kind) for job, kind, _ in logged(core)] == [(1, "WARNING")]
     turn(core, claim(2), now=0.2)
-    core.take_effects()
+    core.take_effects(0.2)
     core.agent_output(slot.number, b"OK\n", 0.3)
     ((end,),) = [request.ends for request in settle(core, 0.3) if isinstance(request, r.EndAndClaim) and request.ends]
     assert end.pk == 2

@@ -18,17 +18,17 @@ def idle_beside_another(**timers: float) -> Core:
     """Return a full host: `sha` idle since 1 s, and `mime` work that waits since 2 s."""
     core = make_core(TWO, hosts={"alpha": Host(max=1)}, **timers)
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"OK\n", 1.0)
     turn(core, claim(2, "mime"), now=2.0)
-    core.take_effects()
+    core.take_effects(2.0)
     return core
 
 
 def test_an_agent_idle_for_fifteen_minutes_is_killed_f118() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"OK\n", 1.0)
     core.tick(900.9)
     assert slot.state == ST_READY
@@ -39,14 +39,14 @@ def test_an_agent_idle_for_fifteen_minutes_is_killed_f118() -> None:
 def test_an_agent_idle_for_less_than_twenty_seconds_is_kept_f119() -> None:
     core = idle_beside_another()
     core.tick(20.9)
-    assert e.Kill(0) not in core.take_effects()
+    assert e.Kill(0) not in core.take_effects(20.9)
 
 
 def test_an_idle_agent_is_evicted_for_another_type_after_min_idle_f119_f120() -> None:
     core = idle_beside_another()
     assert core.next_deadline() <= 22.0
     core.tick(22.0)
-    assert e.Kill(0) in core.take_effects()
+    assert e.Kill(0) in core.take_effects(22.0)
 
 
 def test_a_freed_slot_goes_to_the_type_it_was_freed_for_f120() -> None:
@@ -54,10 +54,10 @@ def test_a_freed_slot_goes_to_the_type_it_was_freed_for_f120() -> None:
     turn(core, claim(3), now=21.0)
     core.tick(22.0)
     core.agent_output(0, b"OK\n", 22.5)
-    core.take_effects()
+    core.take_effects(22.5)
     core.tick(43.0)
     core.handle(e.Gone(0, signal="SIGHUP"), 43.0)
-    assert [effect.type for effect in core.take_effects() if isinstance(effect, e.Spawn)] == ["mime"]
+    assert [effect.type for effect in core.take_effects(43.0) if isinstance(effect, e.Spawn)] == ["mime"]
 
 
 THREE = TWO | {"zip": AgentType(command=("agent",))}
@@ -93,31 +93,31 @@ def succeeded(core: Core, number: int, now: float) -> int:
 def kills_after_ok(core: Core, number: int, now: float) -> list[e.Kill]:
     """Let an agent say OK; return who is to go then."""
     core.tick(now)
-    commands = list(core.take_effects())  # its line among them
+    commands = list(core.take_effects(now))  # its line among them
     core.agent_output(number, b"OK\n", now)
-    return [effect for effect in (*commands, *core.take_effects()) if isinstance(effect, e.Kill)]
+    return [effect for effect in (*commands, *core.take_effects(now)) if isinstance(effect, e.Kill)]
 
 
 def test_the_longest_idle_agent_is_evicted_first_f121() -> None:
     kinds = {"sha": AgentType(command=("agent",), slots=3), "mime": AgentType(command=("agent",))}
     core = make_core(kinds, hosts={"alpha": Host(max=3)})
     turn(core, claim(1), claim(2), claim(3))
-    core.take_effects()
+    core.take_effects(0.0)
     for number in (0, 1, 2):
         core.handle(e.Created(number, 100 + number), 0.0)
         core.agent_output(number, b"OK\n", 0.0)
-    core.take_effects()
+    core.take_effects(0.0)
     for number, now in ((1, 1.0), (2, 2.0), (0, 3.0)):
         core.agent_output(number, b"OK\n", now)
     turn(core, claim(4, "mime"), now=50.0)
     core.tick(80.0)
-    assert [effect for effect in core.take_effects() if isinstance(effect, e.Kill)] == [e.Kill(1)]
+    assert [effect for effect in core.take_effects(80.0) if isinstance(effect, e.Kill)] == [e.Kill(1)]
 
 
 def test_a_silent_agent_is_killed_at_its_heartbeat_deadline_f157() -> None:
     core = make_core({"sha": AgentType(command=("agent",), heartbeat=10.0)})
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"Heartbeat\n", 8.0)
     core.tick(17.9)
     assert slot.state != ST_FREEING
@@ -143,7 +143,7 @@ def test_an_item_has_a_time_limit_of_its_own() -> None:
 def test_an_agent_without_a_first_ok_within_a_minute_is_killed() -> None:
     core = make_core()
     turn(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Created(0, 100), 0.0)
     core.tick(5.0)
     core.tick(60.0)
@@ -161,7 +161,7 @@ def test_an_agent_without_a_first_ok_within_a_minute_is_killed() -> None:
 def test_a_failed_job_says_why_f161(event: e.Gone, text: str) -> None:
     core = make_core()
     ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(event, 1.0)
     (row,) = saved(settle(core, 1.0))
     assert (row.state, row.bits, row.text) == ("failed", 2, text)
@@ -174,10 +174,10 @@ def test_a_query_says_how_it_ended_f161(total: int, text: str) -> None:
     core.handle(e.Opened(1, (b"a",), total), 0.0)
     slot = core.state.slots.all[0]
     core.handle(e.Fetched(1, [(b"x",)] * total, False), 0.0)
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Created(0, 100), 0.0)
     core.agent_output(slot.number, b"OK\n", 0.0)
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"OK\n", 1.0) if slot.job else None
     assert [(row.state, row.text) for row in saved(settle(core, 1.0)) if row.outcome] == [("done", text)]
 
@@ -204,7 +204,7 @@ def test_the_earlier_time_limit_expires_first_whichever_job_began_first() -> Non
     for number in spawned(core):
         core.handle(e.Created(number, 100 + number), 0.0)
         core.agent_output(number, b"OK\n", 0.0)
-    core.schedule()
+    core.schedule(0.0)
     core.tick(MARK_AFTER)
     settle(core, MARK_AFTER)
     core.tick(5.0)
@@ -219,7 +219,7 @@ def test_limits_of_jobs_that_have_ended_are_forgotten() -> None:
     core = make_core()
     slot = ready(core, claim(1, timeout=86_400.0))
     for pk in range(2, 1000):
-        core.take_effects()
+        core.take_effects(float(pk))
         core.agent_output(slot.number, b"OK\n", float(pk))
         core.handle(e.Woken(), float(pk))
         turn(core, claim(pk, timeout=86_400.0), now=float(pk))
@@ -274,7 +274,7 @@ def starting(*claims: Claim) -> tuple[Core, Slot]:
 def test_killing_a_job_kills_the_agent_starting_for_it_at_once_f134() -> None:
     core, slot = starting(claim(1))
     core.kill(1, 1.0)
-    assert (slot.state, e.Kill(slot.number) in core.take_effects()) == (ST_FREEING, True)
+    assert (slot.state, e.Kill(slot.number) in core.take_effects(1.0)) == (ST_FREEING, True)
     assert [row.state for row in saved(settle(core, 1.0))] == ["failed"]
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 1.1)
     assert (slot.state, slot.starts) == (ST_FREE, [])
@@ -298,7 +298,7 @@ def beating() -> Core:
 def test_a_pause_of_the_daemon_does_not_count_against_heartbeats() -> None:
     core = beating()
     slot = ready(core, claim(1), now=1.0)
-    core.take_effects()
+    core.take_effects(1.0)
     core.resume(7.0, 10.0)
     core.tick(11.9)
     assert slot.state == ST_RUNNING
@@ -309,7 +309,7 @@ def test_a_pause_of_the_daemon_does_not_count_against_heartbeats() -> None:
 def test_output_from_a_pause_is_read_before_deadlines_are_checked() -> None:
     core = beating()
     slot = ready(core, claim(1), now=1.0)
-    core.take_effects()
+    core.take_effects(1.0)
     core.resume(7.0, 20.0)
     core.agent_output(slot.number, b"OK\n", 20.0)
     core.tick(20.0)
@@ -328,7 +328,7 @@ def test_a_pause_does_not_count_against_the_start_limit() -> None:
 def test_a_pause_extends_the_time_limit_of_a_job() -> None:
     core = make_core()
     slot = ready(core, claim(1, timeout=5.0), now=1.0)
-    core.take_effects()
+    core.take_effects(1.0)
     core.resume(7.0, 10.0)
     core.tick(12.9)
     assert slot.state == ST_RUNNING
@@ -339,6 +339,6 @@ def test_a_pause_extends_the_time_limit_of_a_job() -> None:
 def test_after_a_pause_the_lease_is_checked_before_any_input() -> None:
     core = make_core(hosts={"alpha": Host(max=1)})
     slot = ready(core, claim(1), claim(2))
-    core.take_effects()
+    core.take_effects(0.0)
     core.resume(10_000.0, 10_001.0)
     assert core.agent_output(slot.number, b"OK\n", 10_001.0) is None

@@ -27,8 +27,8 @@ def adoption(pk: int, *, wanted: str = "", turn: int = 1, age: float = 0.0) -> A
     return Adoption(claim(pk, "long"), "alpha", "/spool", turn, wanted, age)
 
 
-def effects(core: Core, kind: type) -> list[Any]:
-    return [effect for effect in core.take_effects() if isinstance(effect, kind)]
+def effects(core: Core, kind: type, now: float = 0.0) -> list[Any]:
+    return [effect for effect in core.take_effects(now) if isinstance(effect, kind)]
 
 
 def marked(core: Core) -> r.Mark:
@@ -65,7 +65,7 @@ def test_row_that_says_claimed_starts_no_process_c41() -> None:
     first, second = effects(core, e.Spawn)
     for spawn in (first, second):
         core.handle(e.Created(spawn.slot, 100), 0.0)
-    core.state.set_may_claim(True)
+    core.state.set_may_want_more(True)
     turn(core, claim(1, "long"))
     core.tick(1.0)
     request = core.next_request(1.0)
@@ -150,7 +150,7 @@ def test_job_is_not_adopted_by_a_daemon_that_ends_c41(event: e.Event) -> None:
     core.handle(event, 0.0)
     core.handle(e.Adopted("site", "/spool", [adoption(1)]), 1.0)
     assert core.state.jobs == {}
-    assert core.is_over()
+    assert core.end_if_over()
 
 
 def test_adopted_job_waits_for_a_slot_and_for_no_place_of_the_host_c41() -> None:

@@ -88,7 +88,7 @@ def born(jobs: int, kind: AgentType) -> tuple[Core, Slot]:
 def hear(core: Core, slot: Slot, piece: bytes) -> list[bytes]:
     """One turn of the daemon; return what it sends to the agent."""
     answer = core.agent_output(slot.number, piece, 1.0)
-    later = [effect.data for effect in core.take_effects() if isinstance(effect, e.Send)]
+    later = [effect.data for effect in core.take_effects(1.0) if isinstance(effect, e.Send)]
     return later if answer is None else [answer, *later]
 
 
@@ -138,7 +138,7 @@ def test_no_order_of_agent_events_reaches_an_impossible_cell(steps: list[tuple[s
     for now, (what, pieces) in enumerate(steps, 1):
         step(core, slot, what, pieces, float(now))
         assert slot.state in SLOT_STATES
-        assert not any(isinstance(c, e.LogMessage) and "impossible" in c.text for c in core.take_effects())
+        assert not any(isinstance(c, e.LogMessage) and "impossible" in c.text for c in core.take_effects(float(now)))
 
 
 def step(core: Core, slot: Slot, what: str, pieces: list[bytes], now: float) -> None:
@@ -147,7 +147,7 @@ def step(core: Core, slot: Slot, what: str, pieces: list[bytes], now: float) -> 
         core.tick(now)
     elif what == "turn":
         settle(core, now)
-        for effect in core.take_effects():
+        for effect in core.take_effects(now):
             if isinstance(effect, e.Spawn):
                 core.handle(e.Created(effect.slot, 100), now)
     elif slot.pid is None:
@@ -161,7 +161,7 @@ def step(core: Core, slot: Slot, what: str, pieces: list[bytes], now: float) -> 
 def _say(core: Core, slot: Slot, what: str, pieces: list[bytes], now: float) -> None:
     for piece in pieces:
         (core.agent_output if what == "out" else core.agent_stderr)(slot.number, piece, now)
-        core.schedule()
+        core.schedule(now)
         if slot.wanted is DIE:
             return
     event = {"clogged": e.Clogged(slot.number), "unclogged": e.Unclogged(slot.number)}.get(what)
@@ -181,7 +181,7 @@ def test_database_requests_of_an_agent_go_out_one_by_one_and_few_wait_f103(
     asked = 0
     for piece in cut(b"".join(line + b"\n" for line in lines), places):
         core.agent_output(slot.number, piece, 1.0)
-        asked += sum(isinstance(effect, e.RunStatement) for effect in core.take_effects())
+        asked += sum(isinstance(effect, e.RunStatement) for effect in core.take_effects(1.0))
         assert slot.wanted is DIE or len(slot.output.statements) < LIMIT // 32
     assert asked <= 1
 

@@ -40,14 +40,14 @@ def query_core(key: str | None, fetched: int, total: int = 10) -> Core:
     """Return a core with a query of which so many rows are fetched, and one agent that works on the first."""
     core = make_core()
     turn(core, claim(1, msq=True, key=key))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Opened(1, (b"n",), total), 0.0)
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Fetched(1, [row(n) for n in range(1, fetched + 1)], fetched < total), 0.0)
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
     core.agent_output(number, b"OK\n", 0.0)
-    core.take_effects()
+    core.take_effects(0.0)
     return core
 
 
@@ -59,12 +59,12 @@ def busy_core() -> Core:
         core.handle(e.Created(number, 100 + number), 1.0)
     core.agent_output(0, b"OK\n", 1.5)
     core.agent_output(1, b"OK\n", 1.5)
-    core.take_effects()
+    core.take_effects(1.5)
     core.agent_output(0, b"ItemsProcessed 7\nLOG ha", 2.0)
     core.exec_output(2, "out", b"some \xe2\x82", 2.0)
-    core.settle_output(2.0)
+    core.save_output(2.0)
     settle(core, 2.0)
-    core.take_effects()
+    core.take_effects(2.0)
     return core
 
 
@@ -119,7 +119,7 @@ def test_throttle_history_travels() -> None:
 def test_query_with_a_key_is_run_again_behind_the_last_row_that_was_fetched() -> None:
     core = handed_over(query_core("n", 4))
     assert core.state.jobs[1].query.state is not QueryState.WAITING  # it was opened at once
-    (expand,) = [effect for effect in core.take_effects() if isinstance(effect, e.Expand)]
+    (expand,) = [effect for effect in core.take_effects(0.0) if isinstance(effect, e.Expand)]
     assert "> E'4'" in expand.query.replace("> '4'", "> E'4'")
     core.handle(e.Opened(1, (b"n",), 6), 1.0)
     core.handle(e.Fetched(1, [row(n) for n in range(5, 11)], False), 1.0)
@@ -136,7 +136,7 @@ def test_query_without_a_key_has_to_be_fetched_first() -> None:
     assert core.obstacle() == "job 1: rows of its query are being fetched"
     core.handle(e.Fetched(1, [row(5)], True), 1.0)
     core.hold(1.0)
-    assert [type(effect) for effect in core.take_effects()] == [e.Fetch]
+    assert [type(effect) for effect in core.take_effects(1.0)] == [e.Fetch]
     core.handle(e.Fetched(1, [row(n) for n in range(6, 11)], False), 1.0)
     assert core.obstacle() == ""
     assert handed_over(core).state.jobs[1].is_fed is False
@@ -176,6 +176,21 @@ def test_held_core_claims_and_starts_nothing() -> None:
     assert core.next_request(0.0) is not None
 
 
+def test_a_command_that_begins_when_no_program_takes_over_has_its_whole_time() -> None:
+    core = make_core({"run": AgentType(command=("run",), kind="exec", slots=1)})
+    turn(core, claim(1, "run"))
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 100), 0.0)
+    turn(core, claim(2, "run", timeout=60.0), now=690.0)
+    core.hold(691.0)
+    core.handle(e.Gone(number, code=0), 692.0)
+    core.release()
+    assert spawned(core, 700.0) == [number]
+    core.handle(e.Created(number, 101), 700.0)
+    core.tick(700.0)
+    assert e.Kill(number) not in core.take_effects(700.0)
+
+
 def test_row_that_is_not_read_yet_goes_back_to_the_queue() -> None:
     core = make_core()
     turn(core, claim(1, unread=True))
@@ -200,10 +215,10 @@ def test_statement_of_an_agent_waits_while_another_program_is_to_take_over() -> 
     sent(core)
     core.hold(0.0)
     core.agent_output(slot.number, b"DB: select 1;\n", 0.0)
-    assert [effect for effect in core.take_effects() if isinstance(effect, e.RunStatement)] == []
+    assert [effect for effect in core.take_effects(0.0) if isinstance(effect, e.RunStatement)] == []
     after = handed_over(core)
     after.release()
-    assert [effect.text for effect in after.take_effects() if isinstance(effect, e.RunStatement)] == [b"select 1;"]
+    assert [effect.text for effect in after.take_effects(0.0) if isinstance(effect, e.RunStatement)] == [b"select 1;"]
 
 
 # ---- versions

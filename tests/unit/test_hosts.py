@@ -59,7 +59,7 @@ def test_work_bound_to_a_host_that_went_down_waits_in_the_queue_c56() -> None:
 
 
 def lost(core: Core, slot: int, now: float = 1.0) -> None:
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Gone(slot, lost=True, why="cut"), now)
 
 
@@ -114,7 +114,7 @@ def after_a_loss() -> Core:
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
     core.agent_output(number, b"OK\n", 0.0)
-    core.schedule()
+    core.schedule(0.0)
     lost(core, number)
     return core
 
@@ -124,7 +124,7 @@ def test_an_item_of_a_query_is_tried_again_alone_after_a_loss() -> None:
     (fresh,) = spawned(core)
     core.handle(e.Created(fresh, 101), 2.0)
     core.agent_output(fresh, b"OK\n", 2.0)
-    core.take_effects()
+    core.take_effects(2.0)
     core.agent_output(fresh, b"OK\n", 3.0)
     (row,) = saved(settle(core, 4.0))
     assert (row.state, row.processed, row.failed) == ("done", 1, 0)

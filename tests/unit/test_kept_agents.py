@@ -75,14 +75,14 @@ def test_an_agent_is_idle_only_while_it_has_nothing_in_hand() -> None:
     busy = core.idle_slots()
     core.agent_output(slot.number, b"OK\n", 2.0)
     settle(core, 2.0)
-    assert (busy, core.idle_slots(), core.settled_slots()) == ([], [slot.number], {slot.number})
+    assert (busy, core.idle_slots(), core.slots_that_came_up()) == ([], [slot.number], {slot.number})
 
 
 def test_an_agent_that_has_not_said_ok_is_not_stored() -> None:
     core = make_core()
     turn(core, claim(1))
     core.handle(e.Created(0, 100), 0.0)
-    assert (core.idle_slots(), core.settled_slots()) == ([], set())
+    assert (core.idle_slots(), core.slots_that_came_up()) == ([], set())
 
 
 # ---- descriptions

@@ -14,13 +14,13 @@ DISABLED = [{"type": "sha", "enabled": False}]
 def query(core: Core, rows: int, **rules: object) -> int:
     """Take a query of so many rows in hand, with one agent that is at work; return its slot."""
     turn(core, claim(1, msq=True, **rules))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Opened(1, (b"n",), rows), 0.0)
     core.handle(e.Fetched(1, [(b"%d" % n,) for n in range(rows)], more=False), 0.0)
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
     core.agent_output(number, b"OK\n", 0.0)
-    core.take_effects()
+    core.take_effects(0.0)
     return number
 
 
@@ -33,7 +33,7 @@ def errors(core: Core) -> list[tuple[int | None, str]]:
 def test_warning_of_a_result_that_is_not_json_names_the_column_in_its_text(text: str, column: int) -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, f"RESULT {text}\n".encode(), 0.0)
     ((_, kind, message),) = logged(core)
     assert kind == "WARNING"
@@ -43,7 +43,7 @@ def test_warning_of_a_result_that_is_not_json_names_the_column_in_its_text(text:
 def test_fail_of_a_one_parameter_job_is_logged_once_with_its_process() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"FAIL no such file\nOK\n", 0.0)
     (row,) = core.state.outbox.logs
     assert row == (1, "ERROR", "alpha", "sha", 100, "no such file")
@@ -59,7 +59,7 @@ def test_fail_of_an_item_of_a_query_is_logged_once() -> None:
 def test_every_reason_of_an_item_that_says_fail_twice_is_logged() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"FAIL first\nFAIL second\nOK\n", 0.0)
     assert errors(core) == [(1, "FAIL first"), (1, "second")]
 
@@ -67,7 +67,7 @@ def test_every_reason_of_an_item_that_says_fail_twice_is_logged() -> None:
 def test_blocked_is_logged_once() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"BLOCKED tape none\nOK\n", 0.0)
     assert [message for _, _, message in logged(core)] == ["blocked: tape none"]
 
@@ -75,7 +75,7 @@ def test_blocked_is_logged_once() -> None:
 def test_death_of_the_agent_of_a_one_parameter_job_is_logged_once() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Gone(slot.number, 3, None), 0.0)
     assert errors(core) == [(1, "agent terminated prematurely, with exit status 3")]
 
@@ -83,7 +83,7 @@ def test_death_of_the_agent_of_a_one_parameter_job_is_logged_once() -> None:
 def test_breach_of_the_protocol_is_logged_once() -> None:
     core = make_core(line_limit=10)
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"x" * 11 + b"\n", 0.0)
     core.handle(e.Gone(slot.number, None, "SIGKILL"), 0.0)
     assert errors(core) == [(1, "protocol violation: line over 10 bytes; killed")]
@@ -104,7 +104,7 @@ def test_output_before_the_first_ok_is_logged_with_the_job_the_agent_was_started
 def test_second_ok_read_later_is_logged_with_the_job_the_first_one_ended() -> None:
     core = make_core()
     slot = ready(core, claim(7))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"OK\n", 0.0)
     core.agent_output(slot.number, b"OK\n", 0.1)
     assert errors(core) == [(7, "protocol violation: OK in ST_READY; killed")]
@@ -114,7 +114,7 @@ def test_second_ok_read_later_is_logged_with_the_job_the_first_one_ended() -> No
 def test_second_ok_in_one_read_is_logged_with_the_job_the_first_one_ended(waiting: tuple[int, ...]) -> None:
     core = make_core()
     slot = ready(core, claim(7), *map(claim, waiting))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"OK\nOK\n", 0.0)
     ((job, message),) = errors(core)
     assert job == 7
@@ -124,7 +124,7 @@ def test_second_ok_in_one_read_is_logged_with_the_job_the_first_one_ended(waitin
 def test_death_of_an_idle_agent_is_not_logged_with_its_last_job() -> None:
     core = make_core()
     slot = ready(core, claim(7))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"OK\n", 0.0)
     core.handle(e.Gone(slot.number, 1, None), 1.0)
     assert errors(core) == [(None, "agent terminated prematurely, with exit status 1")]
@@ -135,13 +135,13 @@ def test_death_of_an_idle_agent_is_not_logged_with_its_last_job() -> None:
 
 def killed(core: Core) -> list[int]:
     """Return the slots whose agents are told to exit."""
-    return [effect.slot for effect in core.take_effects() if isinstance(effect, e.Kill)]
+    return [effect.slot for effect in core.take_effects(0.0) if isinstance(effect, e.Kill)]
 
 
 def test_idle_agent_of_a_type_that_is_disabled_is_ended() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"OK\n", 0.0)
     core.handle(e.TablesRead([], [], DISABLED, []), 0.0)
     assert killed(core) == [slot.number]
@@ -150,7 +150,7 @@ def test_idle_agent_of_a_type_that_is_disabled_is_ended() -> None:
 def test_busy_agent_of_a_type_that_is_disabled_is_ended_after_its_item() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.TablesRead([], [], DISABLED, []), 0.0)
     assert killed(core) == []
     core.agent_output(slot.number, b"OK\n", 0.0)
@@ -163,6 +163,6 @@ def test_agent_that_was_starting_when_its_type_was_disabled_is_ended() -> None:
     turn(core, claim(1))
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.TablesRead([], [], DISABLED, []), 0.0)
     assert killed(core) == [number]

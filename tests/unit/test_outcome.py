@@ -14,7 +14,7 @@ def row_after_death(failures: int, retries: int) -> SaveRow:
     """Let the agent of a job die that has failed so often; return the row that is saved."""
     core = make_core(retry_base=4.0, retry_max=10.0)
     slot = ready(core, claim(1, failures=failures, retries=retries))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Gone(slot.number, code=3), 1.0)
     (row,) = saved(settle(core, 1.0))
     assert isinstance(row, SaveRow)
@@ -36,7 +36,7 @@ def row_of_type(own: int, failures: int = 0, **policy: Any) -> SaveRow:
     """Let a job of a type with such a retry policy fail that has failed so often; return the row that is saved."""
     core = make_core({"sha": AgentType(command=("sha",), **policy)}, retry_base=4.0, retry_max=10.0)
     slot = ready(core, claim(1, failures=failures, retries=own))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Gone(slot.number, code=3), 1.0)
     (row,) = saved(settle(core, 1.0))
     assert isinstance(row, SaveRow)

@@ -135,7 +135,7 @@ def test_rows_for_other_hosts_are_no_part_of_the_share() -> None:
     kind = AgentType(command=("agent",), slots=1, window=9)
     core = make_core({"sha": kind}, hosts={"alpha": Host(max=-1), "beta": Host(max=-1)})
     turn(core, claim(1, msq=True, runonpfile="place"))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Opened(1, (b"n", b"place"), 44), 0.0)
     places = [b"alpha"] * 4 + [b"beta"] * 40
     core.handle(e.Fetched(1, [(b"%d" % n, place) for n, place in enumerate(places)], more=False), 0.0)

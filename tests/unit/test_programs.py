@@ -82,7 +82,7 @@ class Site:
     def carry_out(self) -> None:
         self._turn()
         while self.core.has_work:
-            for effect in self.core.take_effects():
+            for effect in self.core.take_effects(self.now):
                 self._act(effect)
             self._turn()
 

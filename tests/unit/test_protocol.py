@@ -34,11 +34,11 @@ def effects(path: Path, cut: Cut) -> tuple[list[object], list[object]]:
     """Feed all of a transcript but its OKs to an agent at work; return what was logged and commanded."""
     core = make_core({"sha": AgentType(command=("agent",), db="sql")})
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     for piece in cut(b"".join(x.line + b"\n" for x in said_but_ok(path))):
         core.agent_output(slot.number, piece, 1.0)
     logs = [entry for entry in logged(core) if entry[2] != "tail"]
-    return list(logs), [effect for effect in core.take_effects() if not isinstance(effect, e.LogMessage)]
+    return list(logs), [effect for effect in core.take_effects(1.0) if not isinstance(effect, e.LogMessage)]
 
 
 @pytest.mark.parametrize("path", read_transcripts.TRANSCRIPTS, ids=lambda path: path.stem)
@@ -75,7 +75,7 @@ def test_nothing_is_sent_before_the_first_ok_f65() -> None:
     core = make_core()
     core.next_request(0.0)
     core.handle(turned(claim(1)), 0.0)
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Created(0, 100), 0.0)
     core.agent_output(0, b"LOG starting\n", 0.5)
     assert sent(core) == []
@@ -84,16 +84,16 @@ def test_nothing_is_sent_before_the_first_ok_f65() -> None:
 def test_a_second_ok_in_one_read_ends_nothing_f88() -> None:
     core = make_core()
     slot = ready(core, claim(1), claim(2))
-    core.take_effects()
+    core.take_effects(0.0)
     assert core.agent_output(slot.number, b"OK\nOK\n", 1.0) is None
     assert list(core.state.jobs) == [2]
-    assert e.Kill(slot.number) in core.take_effects()
+    assert e.Kill(slot.number) in core.take_effects(1.0)
 
 
 def test_an_error_line_is_logged_and_sets_the_non_fatal_bit_f90_f160() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"ERROR cannot read\nOK\n", 1.0)
     assert (1, "ERROR", "cannot read") in logged(core)
     (row,) = saved(settle(core, 1.0))
@@ -111,7 +111,7 @@ def test_success_lines_are_only_counted_f94() -> None:
 def test_items_count_one_unless_the_agent_says_otherwise_f158(lines: bytes, count: int) -> None:
     core = make_core()
     slot = ready(core, claim(1, retries=1, failures=1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, lines, 1.0)
     (row,) = saved(settle(core, 1.0))
     assert row.processed == count
@@ -120,9 +120,9 @@ def test_items_count_one_unless_the_agent_says_otherwise_f158(lines: bytes, coun
 def test_an_unknown_line_is_debug_output_with_the_slots_number_f105() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.agent_output(slot.number, b"hello\n", 1.0)
-    assert core.take_effects() == [e.Echo(f"DEBUG[{slot.number}]: hello")]
+    assert core.take_effects(1.0) == [e.Echo(f"DEBUG[{slot.number}]: hello")]
 
 
 def test_unfinished_last_line_is_passed_on_f106() -> None:
@@ -137,10 +137,10 @@ def test_unfinished_last_line_is_passed_on_f106() -> None:
 def test_an_agent_is_killed_for_a_line_over_the_limit_f102(pieces: list[bytes]) -> None:
     core = make_core(line_limit=100)
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     for piece in pieces:
         core.agent_output(slot.number, piece, 1.0)
-    assert e.Kill(slot.number) in core.take_effects()
+    assert e.Kill(slot.number) in core.take_effects(1.0)
     assert (1, "ERROR", "protocol violation: line over 100 bytes; killed") in logged(core)
 
 

@@ -77,7 +77,7 @@ def test_a_job_whose_roles_are_not_known_is_counted_for_every_tenant_t116() -> N
 def test_a_plain_job_that_began_before_there_was_a_quota_is_counted_until_it_ends_t116() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     set_quotas(core, {"user": "anna"})
     assert core.state.quotas.in_hand == {"few": 1}
     core.agent_output(slot.number, b"OK\n", 1.0)

@@ -197,7 +197,7 @@ def test_a_core_claims_no_more_than_may_start_and_again_when_there_is_room() -> 
     queue = core.state.queues["default"]
     assert [queue.room(at) for at in (12.9, 13.0)] == [0, 2]
     core.tick(13.0)
-    assert core.state.may_claim
+    assert core.state.may_want_more
 
 
 def test_a_core_gives_back_the_jobs_of_a_value_at_its_limit_until_then() -> None:

@@ -68,7 +68,7 @@ def test_a_host_may_be_removed_during_its_last_row_and_a_claim() -> None:
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
     core.agent_output(number, b"OK\n", 0.0)
-    core.schedule()
+    core.schedule(0.0)
     assert sent(core) == [b'a="x"\n']
     reload(core, config(hosts={"alpha": Host(priorities="^[a-m]")}))
     assert outcomes(core) == []
@@ -121,7 +121,7 @@ def test_the_number_of_a_slot_is_free_only_when_its_process_is_dead() -> None:
     reload(core, config({"md5": SHA}))
     assert [other.number for other in core.state.pools["md5"].slots] == [1]
     core.agent_output(slot.number, b"OK\n", 0.0)
-    core.take_effects()
+    core.take_effects(0.0)
     assert slot.state == ST_FREEING
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 0.0)
     reload(core, config({"md5": attrs.evolve(SHA, slots=2)}))
@@ -132,7 +132,7 @@ def test_an_answer_for_the_former_process_of_a_slot_is_dropped() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     core.agent_output(slot.number, b"DB: select 1\nOK\n", 0.0)
-    (ask,) = [effect for effect in core.take_effects() if isinstance(effect, e.RunStatement)]
+    (ask,) = [effect for effect in core.take_effects(0.0) if isinstance(effect, e.RunStatement)]
     reload(core, config({"md5": SHA}))
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 0.0)
     reload(core, config({"md5": attrs.evolve(SHA, slots=2)}))
@@ -178,7 +178,7 @@ def test_a_row_claimed_again_while_in_hand_begins_anew() -> None:
     turn(core, claim(1)._replace(attempt=2))
     assert slot.state == ST_FREEING
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 0.0)
-    core.schedule()
+    core.schedule(0.0)
     core.handle(e.Created(slot.number, 101), 0.0)
     core.agent_output(slot.number, b"OK\n", 0.0)
     assert sent(core) == [b"item 1\n"]
@@ -283,7 +283,7 @@ def test_late_rows_of_a_slice_given_back_do_not_affect_the_next() -> None:
     core = make_core()
     checkpoint = {"watermark": "3", "beyond": []}
     turn(core, claim(1, msq=True, repeat=True, key="id", checkpoint=checkpoint))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Opened(1, (b"id",), 0), 0.0)
     (row,) = saved(settle(core))
     assert (row.state, row.outcome, row.checkpoint["watermark"]) == ("queued", "slice", None)

@@ -128,5 +128,5 @@ def test_a_reload_changes_whether_submitters_take_turns(
     claim_turn(core, *(claim(n + 1, host=host, submitter=who) for n, who in enumerate("aab")))
     core.handle(Reloaded(Config(hosts={"alpha": Host()}, agents={"sha": attrs.evolve(kind, fair=after)})), 0.0)
     pool = core.state.pools["sha"]
-    assert serve(pool.queues.bound["alpha"] if host else pool.queues.any, 3) == served
-    assert {slot.bound for slot in pool.slots} == {pool.queues.bound["alpha"]}
+    assert serve(pool.queues.by_host["alpha"] if host else pool.queues.any, 3) == served
+    assert {slot.host_queue for slot in pool.slots} == {pool.queues.by_host["alpha"]}

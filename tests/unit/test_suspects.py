@@ -87,7 +87,7 @@ def test_claims_are_normal_again_after_one_success(core: Core) -> None:
     read(core, 1, 2, 3)
     core.state.claims.wake()
     core.state.pools["sha"].rate = 1e6
-    core.state.may_claim = True
+    core.state.may_want_more = True
     assert not request(core, EndAndClaim).unread
 
 

@@ -30,7 +30,7 @@ def up_and_dead(times: list[float]) -> Slot:
     core = make_core()
     for pk, now in enumerate(times, start=1):
         slot = ready(core, claim(pk), now=now)
-        core.take_effects()
+        core.take_effects(now)
         core.handle(e.Gone(slot.number, code=3), now)
     return core.state.slots.all[0]
 
@@ -75,7 +75,7 @@ def test_a_failed_slot_is_tried_again_after_the_interval_f73() -> None:
 def test_kills_by_the_scheduler_reset_the_count_f74() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     slot.starts = [0.0] * 5
     core.agent_output(slot.number, b"OK\n", 1.0)
     slot.kill("idle", 1.0)
@@ -108,7 +108,7 @@ def test_the_exit_of_an_exec_agent_belongs_to_its_item_and_does_not_count(event:
 def test_an_item_whose_agent_died_counts_as_an_item_of_its_slot() -> None:
     core = make_core()
     slot = ready(core, claim(1))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Gone(slot.number, code=3), 1.0)
     assert slot.total == 1
 
@@ -232,6 +232,6 @@ def test_agent_enable_resets_the_failed_starts() -> None:
     core = make_core()
     turn(core, claim(1))
     mute_starts(core, 0.0, 660.0)
-    core.thaw("sha", 700.0)
+    core.reset_failed_slots("sha", 700.0)
     assert core.state.pools["sha"].failed_starts == {}
     assert core.state.slots.all[0].state != ST_FAIL

@@ -38,7 +38,7 @@ def test_any_other_text_is_no_trace(parent: str | None) -> None:
 def test_command_has_the_trace_of_its_job_in_its_environment() -> None:
     core = make_core(EXEC)
     turn(core, claim(1, **variables(traceparent=PARENT, tracestate="a=b", other="c")))
-    (spawn,) = [effect for effect in core.take_effects() if isinstance(effect, e.Spawn)]
+    (spawn,) = [effect for effect in core.take_effects(0.0) if isinstance(effect, e.Spawn)]
     assert spawn.environment is not None
     own = {name: value for name, value in spawn.environment.items() if not name.startswith(b"DROVER_")}
     assert own == {b"TRACEPARENT": PARENT.encode(), b"TRACESTATE": b"a=b"}
@@ -47,7 +47,7 @@ def test_command_has_the_trace_of_its_job_in_its_environment() -> None:
 def test_variable_that_is_no_trace_is_a_variable_only() -> None:
     core = make_core(EXEC)
     turn(core, claim(1, **variables(traceparent="mine")))
-    (spawn,) = [effect for effect in core.take_effects() if isinstance(effect, e.Spawn)]
+    (spawn,) = [effect for effect in core.take_effects(0.0) if isinstance(effect, e.Spawn)]
     assert spawn.environment is not None
     assert sorted(spawn.environment) == [b"DROVER_VARIABLES", b"DROVER_VAR_traceparent"]
 
@@ -58,7 +58,7 @@ def test_log_lines_about_a_job_have_its_trace() -> None:
     assert sent(core)
     core.agent_output(slot.number, b"FAIL no\nOK\n", 1.0)
     settle(core, 1.0)
-    said = [effect.text for effect in core.take_effects() if isinstance(effect, e.LogMessage)]
+    said = [effect.text for effect in core.take_effects(1.0) if isinstance(effect, e.LogMessage)]
     assert f"failed: no job=1 trace={TRACE} agent=sha" in said
 
 
@@ -68,5 +68,5 @@ def test_log_lines_about_a_job_without_a_trace_have_none() -> None:
     assert sent(core)
     core.agent_output(slot.number, b"FAIL no\nOK\n", 1.0)
     settle(core, 1.0)
-    said = [effect.text for effect in core.take_effects() if isinstance(effect, e.LogMessage)]
+    said = [effect.text for effect in core.take_effects(1.0) if isinstance(effect, e.LogMessage)]
     assert "failed: no job=1 agent=sha" in said

@@ -52,7 +52,7 @@ def test_row_of_a_query_names_none_of_its_agents() -> None:
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
     core.agent_output(number, b"OK\n", 0.0)
-    core.schedule()
+    core.schedule(0.0)
     assert after(core, 0.1) == [("running", None, None)]
 
 
@@ -60,11 +60,11 @@ def test_row_of_a_rescued_job_says_where_once_an_agent_has_it() -> None:
     core = make_core()
     turn(core, claim(1, rescued=1))
     first = marks(settle(core))
-    core.schedule()
+    core.schedule(0.0)
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
     core.agent_output(number, b"OK\n", 0.0)
-    core.schedule()
+    core.schedule(0.0)
     assert (first, after(core, 0.1)) == ([("running", None, None)], [("running", "alpha", 100)])
 
 
@@ -116,7 +116,7 @@ def test_the_loss_of_a_host_is_one_line_in_the_log_of_the_job_c56(kinds: dict[st
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
     core.agent_output(number, b"OK\n" if kinds is None else b"", 0.0)
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Gone(number, lost=True, why="no answer for 16 s"), 1.0)
     why = "interrupted: the link to host beta was lost: no answer for 16 s; queued again, interruption 2 of 3"
     assert logged(core) == [(1, "WARNING", why)]
@@ -140,7 +140,7 @@ def test_an_item_that_is_lost_with_its_host_is_one_line_in_the_log_of_the_job() 
     (number,) = spawned(core)
     core.handle(e.Created(number, 100), 0.0)
     core.agent_output(number, b"OK\n", 0.0)
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Gone(number, lost=True, why="cut"), 1.0)
     why = "interrupted: the link to host beta was lost: cut; the item is tried again"
     assert logged(core) == [(1, "WARNING", why)]

@@ -29,14 +29,14 @@ def at_work(core: Core, count: int) -> list[Slot]:
         core.handle(e.Created(number, 100 + number), 0.0)
     for number in numbers:
         core.agent_output(number, b"OK\n", 0.0)
-    core.schedule()
+    core.schedule(0.0)
     return [core.state.slots.all[number] for number in numbers]
 
 
 def query(core: Core, rows: int, pk: int = 1, **rules: Any) -> None:
     """Take a query of so many rows in hand."""
     turn(core, claim(pk, msq=True, **rules))
-    (expand,) = (effect for effect in core.take_effects() if isinstance(effect, e.Expand))
+    (expand,) = (effect for effect in core.take_effects(0.0) if isinstance(effect, e.Expand))
     core.handle(e.Opened(expand.job, (b"n",), rows), 0.0)
     core.handle(e.Fetched(pk, [(b"%d" % n,) for n in range(rows)], more=False), 0.0)
 
@@ -80,7 +80,7 @@ def test_no_agent_is_sent_more_lines_ahead_than_its_share() -> None:
 def test_long_lines_are_not_sent_ahead_beyond_what_a_pipe_takes() -> None:
     core = core_of(window=100)
     turn(core, claim(1, msq=True))
-    core.take_effects()
+    core.take_effects(0.0)
     core.handle(e.Opened(1, (b"n",), 50), 0.0)
     core.handle(e.Fetched(1, [(b"x" * 1000,)] * 50, more=False), 0.0)
     at_work(core, 1)
