@@ -61,20 +61,16 @@ class Watch:
         self._is_opening = False  # the group is ours; commands that waited for a daemon come before its first job
         schedinfo = f"{self._identity.host}.{self._identity.pid}"
         self.connections = Connections(loop, config, conninfo, core, queries, schedinfo, self, daemon.role_changed)
-        self._statements = self._statements_within(config.scheduler.statement_limit)
+        each, limit_s = self.connections, config.scheduler.statement_limit
+        self._statements = Statements(loop, each.watch, each.queries, each.refused, limit=limit_s)
         detached = DetachedJobs(core, lambda: loop.now, self.ask, daemon.host_scripts, schedinfo)
         self.periodic = PeriodicTasks(
             loop, config.scheduler, core, self.lease, self.ask, self.connections, daemon, detached
         )
 
-    def _statements_within(self, limit_s: float) -> Statements:
-        each = self.connections
-        return Statements(self._loop, each.watch, each.queries, each.refused, limit=limit_s)
-
     def reload(self, config: Config) -> None:
         """Apply another configuration, which was registered."""
         self._config = config
-        self._statements = self._statements_within(config.scheduler.statement_limit)
         self.connections.rate_limit.set_gap(config.scheduler.wake_interval)
         self.periodic.set_timers(config.scheduler)
 

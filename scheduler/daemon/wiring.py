@@ -163,7 +163,7 @@ class Daemon:
                 hold_signals()
             signals.close()
             if self.has_left:
-                self._close_without_agents()
+                self._close_connections()
             elif not self._is_taking_over:
                 self.close()
         return 1 if self.stdin_jobs is not None and self.stdin_jobs.failed else 0
@@ -197,8 +197,8 @@ class Daemon:
             return
         loop, core = self.loop, self.core
         if core.has_effects:
-            self._carry_out()  # a line that is ready goes to its agent at once
-        self.connections.send_request()  # then the database works while we schedule
+            self._carry_out()
+        self.connections.send_request()  # without effects it goes first: the database works while we schedule
         if core.has_work:
             self._carry_out()
             self.connections.send_request()
@@ -334,7 +334,7 @@ class Daemon:
         log_line("error", f"agents cannot be left: {why}")
         self.stop()
 
-    def _close_without_agents(self) -> None:
+    def _close_connections(self) -> None:
         """Close every connection; agents and their pipes are for the next daemon."""
         self.notifier.stopping()
         if self._upgrade is not None:
@@ -364,12 +364,12 @@ class Daemon:
             self.stdin_jobs.close()
         if self._kept_agents is not None:
             self._kept_agents.remove_all()
-        self._close_without_agents()
+        self._close_connections()
 
     # ---- what is shown
 
     def role_changed(self) -> None:
-        """Show what we are to our group, which may have changed."""
+        """Act on what we are to our group, which may have changed: quit, end survivors, and show it."""
         if self._is_taking_over:
             return
         if self._quits_if_served and self.watch.lease.is_served_elsewhere and not self.core.is_ending:
@@ -415,7 +415,7 @@ class Daemon:
             self.stop()
         elif number == LEAVE:
             self.leave()
-        elif number in (SIGHUP, SIGUSR1, SIGUSR2):
+        elif number in (SIGHUP, SIGUSR1, SIGUSR2):  # SIGHUP is no reload: that is a command
             report = self.core.report
             for line in report.queries() if number == SIGUSR2 else report.summary():
                 echo(line)

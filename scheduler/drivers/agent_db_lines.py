@@ -84,7 +84,7 @@ class AgentDb:
 
     def reload(self, config: Config) -> None:
         """Let agents ask what another configuration allows."""
-        self._pool.resize(config.scheduler.agentdb_connections, config.scheduler.reconnect_max)
+        self._pool.resize(config.scheduler.agentdb_connections)
         self._set_agents(config.agents)
         self.open()
 

@@ -32,7 +32,7 @@ from scheduler.model.events import Event, Gone, Keeper
 NOT_BEGUN: Final = "SIGUSR1"  # the command was not started, and never will be
 INTERRUPTED: Final = "SIGUSR2"  # keeper and command are dead, and the spool does not say how the command ended
 NOT_KEPT: Final = "SIGALRM"  # it could not be started or looked at; why stands on stderr
-SAYS: Final[Mapping[str, str]] = {NOT_BEGUN: "not begun", INTERRUPTED: "interrupted", NOT_KEPT: "not kept"}
+SAYS: Final[Mapping[str, str]] = {NOT_BEGUN: "not begun", INTERRUPTED: "interrupted", NOT_KEPT: "could not keep"}
 SIGNAL_BASE: Final = 128  # an attach script exits with this and the signal of which the command died
 
 # Traps: a signal that a shell ignores would be ignored by the command too, so it is trapped by `:`; a background
@@ -262,7 +262,7 @@ def read_end(end: Event) -> Event:
     if not isinstance(end, Gone) or end.lost:
         return end
     if end.signal is not None:
-        return replace(end, kept=SAYS.get(end.signal, "gone"), why=f"the attached process died of {end.signal}")
+        return replace(end, keeper_said=SAYS.get(end.signal, "gone"), why=f"the attached process died of {end.signal}")
     if end.code is not None and end.code > SIGNAL_BASE and end.code - SIGNAL_BASE in signal.valid_signals():
         return Gone(end.slot, signal=signal_name(end.code - SIGNAL_BASE))
     return end

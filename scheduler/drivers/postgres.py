@@ -79,7 +79,10 @@ class Connection:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether a request of now would run next, after statements of the session if there are any."""
+        """Return whether the next statement that is asked would be the first to run, after those of the session.
+
+        That is so too while the statement of another job is being cleared away.
+        """
         session = self._session
         if not self.is_up or session is None:
             return False
@@ -168,7 +171,10 @@ class Connection:
             try:
                 deadline = self._loop.now + libpq.CONNECT_LIMIT_S
                 pg = yield from connect(self.name, self._conninfo, deadline, shift=self._failures)
-                return Session(self._loop, self.name, pg, self._answered, self._on_notify, self._lose, self._send_next)
+                return Session(
+                    self._loop, self.name, pg, answered=self._answered, notified=self._on_notify, lost=self._lose,
+                    stopped=self._send_next,
+                )  # fmt: skip
             except libpq.UnreachableError as error:
                 self._failures += 1
                 self.refusal = one_line(str(error))
@@ -196,7 +202,7 @@ class Connection:
         return ["set client_encoding = 'SQL_ASCII'", *own] if is_ascii else own
 
     def _send_next(self) -> None:
-        """Send the next statement, if the session is free."""
+        """Send the next statement, if the session is free; it is up when none of its own is left."""
         session = self._session
         if session is None or session.statement or session.is_cancelling:
             return
@@ -205,9 +211,7 @@ class Connection:
             done = partial(self._own_answered, session, sql)
             statement = Statement(Query("", sql), [], done, is_named=False, limit=libpq.CANCEL_GRACE_S, is_own=True)
         elif not self.is_up:
-            self.is_up, self._up_since, self.refusal = True, self._loop.now, None
-            self._on_up()
-            self._send_next()
+            self._come_up()
             return
         elif self._queue:
             statement = self._queue.popleft()
@@ -215,6 +219,12 @@ class Connection:
             return
         self.sent += 1
         session.send(statement)
+
+    def _come_up(self) -> None:
+        """Declare the session up: its own statements have run."""
+        self.is_up, self._up_since, self.refusal = True, self._loop.now, None
+        self._on_up()
+        self._send_next()
 
     def _own_answered(self, session: Session, sql: str, answer: Answer) -> None:
         if isinstance(answer, Failure):
@@ -290,9 +300,9 @@ class ConnectionPool:
         self._busy: set[Connection] = set()
         self._waiting: dict[Timer, Callable[[Connection | None], None]] = {}
 
-    def resize(self, count: int, reconnect_max: float | None = None) -> None:
+    def resize(self, count: int) -> None:
         """Open up to so many connections from now on; connections that are open stay."""
-        self.count, self._reconnect_max = count, reconnect_max or self._reconnect_max
+        self.count = count
 
     def add(self) -> Connection:
         self._opened += 1
@@ -370,7 +380,7 @@ class ConnectionPool:
         self._report(ConnectionsChanged(self._need, self.login, connection.refusal, connection.retry_in, up))
 
     def _report_if_reachable(self) -> None:
-        """Report that every connection is up that was refused, or else another that is refused still."""
+        """Report that no attempt to connect fails any more, or one that still does; if a failure was reported."""
         refused = next((each for each in self.connections if each.refusal is not None), None)
         if self._has_reported and refused is not None:
             self._report_refused(refused)

@@ -212,7 +212,7 @@ class JobQueries:
     def reload(self, config: Config) -> None:
         """Use other limits from now on."""
         self._settings = config.scheduler
-        self._pool.resize(self._settings.expansions, self._settings.reconnect_max)
+        self._pool.resize(self._settings.expansions)
         refused = [connection for connection in self._pool.connections if connection.refusal is not None]
         for connection in refused[: max(0, len(self._pool.connections) - self._pool.count)]:
             self._pool.drop(connection)  # no cursor has it

@@ -50,7 +50,7 @@ class Gone:
     signal: str | None = None
     lost: bool = False
     why: str = ""  # it was lost, or its end is not known
-    kept: str = ""  # of the process attached to a detached job: not begun, interrupted, not kept, or merely gone
+    keeper_said: str = ""  # of a detached job: "not begun", "interrupted", "could not keep"; "gone" if it said nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,8 @@ ALL_DONE: Final = "all data processed"
 NO_DATA: Final = "no data"
 RESTART: Final = "released for restart"
 MOST_DOUBLINGS: Final = 60  # of the wait before a retry; beyond 1023 it would be no number
-# How a job that ends before its work is done is written down: verdict -> (state, outcome of the attempt)
+# The kinds of a verdict, and how a job of each is written down: kind -> (state, outcome of the attempt). One that FAILS
+# has retries; one that is KILLED, or refused, has none.
 GIVEN_BACK, FAILS, KILLED = "given back", "failed", "killed"
 BACK: Final = (QUEUED, BLOCKED)  # states of a job that is to be worked again
 NOT_BEGUN: Final = "not begun"  # given back, and drover.attempt says nothing of it
@@ -63,7 +64,7 @@ _VERDICTS: Final = {
 
 # ---- items
 def finish(state: State, slot: Slot, job: Job, now: float) -> None:
-    """End the item in hand, to which its agent said OK."""
+    """End the item in hand, which its agent has dealt with: it said OK, or exited with status 0, or 75 (blocked)."""
     seconds = now - slot.assigned_at
     if slot.is_second_try:
         job.end_second_try(slot.item)
@@ -110,11 +111,10 @@ def fail_item(state: State, slot: Slot, job: Job, reason: str, now: float, *, fi
         if job.query is None:
             job.set_verdict(Verdict(GIVEN_BACK, program_rollout.TRIED_AGAIN))
         else:
-            spared = not slot.is_second_try or item.number in job.query.spared
-            _try_again(state, slot, job, job.query, item, spared=spared)
+            _try_again(state, slot, job, job.query, item, spared=_is_spared(slot, job.query, item))
     elif job.query is None:
         job.fail(reason, slot.counted)
-    elif final or (slot.is_second_try and item.number not in job.query.spared):
+    elif final or not _is_spared(slot, job.query, item):
         _record_failure(state, slot, job, job.query, item, reason)
     elif job.verdict is None:
         _try_again(state, slot, job, job.query, item, spared=False)
@@ -145,8 +145,8 @@ def lose_item(state: State, slot: Slot, why: str, now: float, *, interrupted: bo
     job.agent_died(now - slot.assigned_at, slot.counted)
     slot.lose_item()
     if slot.death_counts:
-        slot.blame(not slot.is_second_try and (job.query is None or slot.items == 0))
-    if job.verdict is None or job.verdict.state == GIVEN_BACK:
+        slot.blame(_is_slots_fault(slot, job))
+    if job.verdict is None or job.verdict.kind == GIVEN_BACK:
         is_said = slot.failed is not None or slot.blocked is not None
         if state.stopping:
             job.set_verdict(job.verdict or Verdict(GIVEN_BACK, RESTART))
@@ -160,6 +160,20 @@ def lose_item(state: State, slot: Slot, why: str, now: float, *, interrupted: bo
     take_item_from(state, slot, job, now)
 
 
+def _is_slots_fault(slot: Slot, job: Job) -> bool:
+    """Return whether the death of a process counts against its slot.
+
+    It does not if its item was on its second try, or is a row of a query and the process has finished items before:
+    then the item is the suspect.
+    """
+    return not slot.is_second_try and (job.query is None or slot.items == 0)
+
+
+def _is_spared(slot: Slot, query: JobQuery, item: Item) -> bool:
+    """Return whether the loss of the item in hand does not use up its first try."""
+    return not slot.is_second_try or item.number in query.spared
+
+
 def _interrupt(state: State, slot: Slot, job: Job, why: str) -> None:
     """Give an interrupted job back, or try an item of a query again; only so often, for the job may be the cause."""
     query, item = job.query, slot.item
@@ -168,7 +182,7 @@ def _interrupt(state: State, slot: Slot, job: Job, why: str) -> None:
             _record_failure(state, slot, job, query, item, why)
         elif job.verdict is None:
             state.log(slot, "WARNING", f"interrupted: {why}; the item is tried again")
-            _try_again(state, slot, job, query, item, spared=not slot.is_second_try or item.number in query.spared)
+            _try_again(state, slot, job, query, item, spared=_is_spared(slot, query, item))
     elif job.rules.interruptions >= job.rules.max_interruptions:
         job.fail(f"interrupted more than {job.rules.max_interruptions} times: {why}", slot.counted)
     else:
@@ -226,7 +240,7 @@ def conclude(state: State, job: Job, now: float) -> None:
             state.log_job(job, "WARNING", f"interrupted: {row.text}; queued again, {count}")
     if ended not in TERMINAL:
         return
-    seconds = job.rules.elapsed + now - job.since  # counted here, as above: a call for each job would cost more
+    seconds = job.rules.elapsed + now - job.since  # counted here: a call for each job would cost more
     pool.ran.counts[bisect_left(BOUNDS, seconds)] += 1
     pool.ran.total += seconds
     if state.reports_ends:
@@ -316,7 +330,7 @@ def end_by_command(state: State, pk: int, how: str, text: str, now: float) -> bo
     job = state.jobs.get(pk)
     if job is None:
         return False
-    if job.verdict is not None and job.verdict.state in (KILLED, CANCELLED):
+    if job.verdict is not None and job.verdict.kind in (KILLED, CANCELLED):
         return True
     kill_job(state, job, Verdict(how, text, kills=True), now)
     pool = job.pool
@@ -324,7 +338,7 @@ def end_by_command(state: State, pk: int, how: str, text: str, now: float) -> bo
     starting = [slot for slot in pool.slots if slot.job is None and slot.state in (ST_PREP, ST_SPAWNED)]
     live = [other for other in state.jobs.values() if other.pool is pool and other.verdict is None]
     if not pool.arriving and not [other for other in live if other.query is not None or not other.started]:
-        for slot in starting:  # which may never be ready
+        for slot in starting:  # nothing is left that they could be given
             slot.kill(text, now)
     return True
 
@@ -342,8 +356,8 @@ def signal(state: State, pk: int, number: int) -> int:
 def judge(job: Job, now: float, timers: Scheduler) -> End | SaveRow:
     """Return what to save of a job that has nothing left in hand."""
     verdict = job.verdict
-    if verdict is not None and verdict.state != FAILS:
-        state, outcome = _VERDICTS[verdict.state]
+    if verdict is not None and verdict.kind != FAILS:
+        state, outcome = _VERDICTS[verdict.kind]
         return _row(job, now, state, outcome, verdict.text, retry_in=verdict.delay)
     failure = job.failure if verdict is None else verdict.text
     if failure is not None:
@@ -407,7 +421,7 @@ def _row(
 ) -> SaveRow:  # fmt: skip
     check_move(QUEUED if job.is_recorded else RUNNING if job.marked else CLAIMED, state)
     host, agent, pid = job.where or (None, None, None)
-    done, failed, total, checkpoint = _counts(job, state, counted)
+    done, failed, total, checkpoint = _counts(job, state, counted, is_slice=back)
     bits = None
     if state == DONE:
         bits = BIT_SUCCESS | (BIT_NONFATAL if job.nonfatal or job.failed else 0)
@@ -425,12 +439,15 @@ def _row(
     )  # fmt: skip
 
 
-def _counts(job: Job, state: str, counted: int) -> tuple[int | None, int | None, int | None, dict[str, object] | None]:
-    """Return processed, failed, total, checkpoint: with a key its progress, without one the counts to begin anew.
+def _counts(
+    job: Job, state: str, counted: int, *, is_slice: bool
+) -> tuple[int | None, int | None, int | None, dict[str, object] | None]:
+    """Return processed, failed, total and checkpoint of a job, to be saved with its state.
 
-    What a slice without a key did is not kept if it must run again, nor what a line did, nor what is `counted` of items
-    that are still worked: the checkpoint of a job with a key has the processed items without these. Of a row that is
-    not read nothing changes.
+    * a row that is not read yet: nothing changes
+    * one parameter: nothing is kept of a job that is to be worked again
+    * a query with a key: its progress by key; its processed items do not have those `counted` of unfinished ones
+    * a query without a key: nothing is kept of a slice that must run again, so its checkpoint is the counts before it
     """
     query = job.query
     if job.rules.unread:
@@ -438,7 +455,6 @@ def _counts(job: Job, state: str, counted: int) -> tuple[int | None, int | None,
     if query is None:
         return 0 if state in BACK else job.done + counted, job.failed, 1, None
     total = job.rules.itemsprocessed + job.rules.itemsfailed + query.total if query.has_run else None
-    is_slice = state == QUEUED and job.is_fed and job.in_flight == 0 and job.verdict is None
     if query.progress is not None:  # a checkpoint is of its slice: the next one asks anew
         checkpoint = KeyProgress(None).checkpoint() if is_slice else query.progress.checkpoint()
         only_done = {"itemsprocessed": job.done} if counted else {}

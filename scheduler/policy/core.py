@@ -33,7 +33,7 @@ from scheduler.policy import (
 )
 from scheduler.policy import deadlines as d
 from scheduler.policy.conditions import Condition, Step, decide
-from scheduler.policy.dispatch import dispatch
+from scheduler.policy.dispatch import dispatch, spill
 from scheduler.policy.job import Job
 from scheduler.policy.quotas import CONDITION
 from scheduler.policy.state import State
@@ -277,7 +277,7 @@ class Core:
     def reset_failed_slots(self, name: str | None, now: float) -> int:
         """Reset the failed slots of a type, or of all types; return how many there are."""
         pools = [pool for pool in self.state.pools.values() if name in (None, pool.name)]
-        return processes.reset_failed_slots(self.state, pools, now)
+        return sum([self.state.reset_failed_slots(pool, now) for pool in pools])
 
     def set_program(self, name: str, wanted: ProgramEvent, now: float) -> tuple[bool, str]:
         """Try, promote or roll back the new program of a type; return whether that was done, and a text."""
@@ -387,6 +387,13 @@ def _claim_again(state: State, now: float) -> None:
     state.set_may_want_more(True)
 
 
+def _progress_interval_passed(state: State, now: float) -> None:
+    """Save progress, let rows go to other hosts, and assign nothing while too many results wait to be saved."""
+    report.show_progress(state, now)
+    spill(state, now)
+    group_lease.hold_if_full(state)
+
+
 def _send_next(state: State, now: float) -> None:
     """Do nothing: the next request is asked for after every tick."""
 
@@ -401,7 +408,7 @@ _ON_DEADLINE: Final[dict[str, Callable[[State, float], None]]] = {
     d.GATHER: _send_next,
     d.LOCKS: _send_next,
     d.RECORD: queue_answers.record_in_hand,
-    d.PROGRESS: report.show_progress,
+    d.PROGRESS: _progress_interval_passed,
     d.ROOM: _retry_starving,
     d.SHORTAGE: processes.try_more,
     d.RATES: _claim_again,

@@ -103,7 +103,7 @@ def attach(state: State, pool: Pool, now: float) -> None:
             continue
         state.keepers.forget(pk)
         slot = free[0]
-        slot.begin_process(pk, now)
+        slot.begin_process(pk, now)  # no command is started: the starts are not limited by it
         slot.take(job, item, False, now)
         told = "HUP" if job.verdict is not None and job.verdict.kills else ""
         keeper = replace(_keeper(state, slot, "adopt", adoption.spool, adoption.turn), told=told)
@@ -183,15 +183,15 @@ def attached_ended(state: State, slot: Slot, event: Gone, now: float) -> bool:
     if job is None:
         return True
     host = slot.host.name
-    if event.kept == "not begun":
+    if event.keeper_said == "not begun":
         job.set_verdict(job.verdict or Verdict(completion.GIVEN_BACK, "its command was never started"))
         completion.take_item_from(state, slot, job, now)
-    elif event.kept == "interrupted":
+    elif event.keeper_said == "interrupted":
         completion.lose_item(state, slot, f"its keeper on host {host} is gone", now, interrupted=True)
-    elif event.kept == "not kept" and keeper.verb == "start":
+    elif event.keeper_said == "could not keep" and keeper.verb == "start":
         completion.lose_item(state, slot, f"host {host} could not keep it: see its output", now)
-    elif event.kept or event.lost:
-        _adopt_later(state, slot, event.why, LATER_S if event.kept == "not kept" else SOON_S, now)
+    elif event.keeper_said or event.lost:
+        _adopt_later(state, slot, event.why, LATER_S if event.keeper_said == "could not keep" else SOON_S, now)
     else:
         return False
     return True

@@ -2,7 +2,8 @@
 
 Items go to running agents first, by rank (urgent ones first, then by letter); jobs of equal rank take turns. Second
 tries of items whose agent died go to a fresh process, alone, before anything else. What was assigned may be put back as
-long as it was not sent, or once the process is dead that it was sent to.
+long as it was not sent, or once the process is dead that it was sent to. Between types rank does not count: the one
+that has starved longest goes first, then they go by name (`Core.schedule_dirty`).
 
 An agent gets its next lines before it has asked for them if the `window` of its type is a number, or if it is auto and
 prefetch_window.py says that the agent is fast. It works them one after the other and says OK to each in turn, so what
@@ -44,7 +45,7 @@ PREFETCH_BYTES: Final = 16_384  # a quarter of what a pipe holds
 
 
 class StartDecision(NamedTuple):
-    """A step towards one more agent: start it here, kill this one first, or look again at `until`."""
+    """A step towards one more agent: start it in this slot, kill a victim, have a host yield, or look again later."""
 
     slot: Slot | None = None
     victim: Slot | None = None
@@ -300,13 +301,13 @@ def _start_agents(state: State, pool: Pool, unopened: Job | None, now: float) ->
     if not any(pool.free.values()):
         stop_starving(state, pool)
         return
-    pool.starve(now)
+    pool.starve(now)  # from now on, if nothing below finds room; else that is taken back
     starving = False
     for run_queue in pool.queues.all():
         again = [job for job, _, at in pool.second_tries if pool.queues.of(job, at) is run_queue]
         if run_queue.first or again:
             starving |= _start_for(state, pool, run_queue, again, now)
-    if unopened is not None and not starving:
+    if unopened is not None and not starving:  # no agent is started for it: its query opens when there is room
         starving = _find_or_make_room(state, pool, pool.queues.of(unopened, unopened.host), unopened, now) is None
     if not starving:
         stop_starving(state, pool)
@@ -370,6 +371,7 @@ def _choose_start(pool: Pool, run_queue: RunQueue[Job], urgent: bool, now: float
 
 
 def _choose_among(free: list[Slot], pool: Pool, urgent: bool, now: float, min_idle: float) -> StartDecision:
+    """Return where there is room for a type; or else which idle agent of another or which host is to make it, when."""
     open_to_it = [slot for slot in free if not slot.host.is_kept_from(pool)]
     if ready := [slot for slot in open_to_it if slot.host.has_room(urgent)]:
         return StartDecision(slot=min(ready, key=_load))
@@ -398,7 +400,7 @@ def _is_spare(slot: Slot) -> bool:
 
 
 def _load(slot: Slot) -> tuple[float, int, float]:
-    """Order hosts by how full they are, then by which slot was used longest ago."""
+    """Order hosts by how full they are, then by how many agents they have, then by which slot was used longest ago."""
     host = slot.host
     return (host.used / host.max if host.max > 0 else 0.0, host.used, slot.since)
 
@@ -417,7 +419,8 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
     pool, host = slot.pool, slot.host
     if host.kept_for is pool:
         host.keep_for_none()
-    program = program_rollout.begin_process(state, slot, cause.pk, now)
+    state.begin_process(slot, cause.pk, now)
+    program = program_rollout.choose_program(state, slot)
     if not pool.is_exec:
         state.emit(Spawn(slot.number, slot.serial, pool.name, host.name, program=program))
         return
@@ -443,7 +446,7 @@ def _argv(state: State, job: Job, item: Item) -> tuple[bytes, ...]:
         return tuple(fill_template(job.pool.kind.command, job.pk, values, job.names))
     except AgentError as error:
         state.emit(LogMessage("warning", f"job={job.pk}{job.trace}: {error}"))
-        return (b"",)
+        return (b"",)  # no program has this name
 
 
 def _recycle(state: State, pool: Pool, run_queue: RunQueue[Job], now: float) -> None:

@@ -24,11 +24,11 @@ PLAIN_FIELDS: Final = (  # of a snapshot, as they are
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a job is to end before its work is done: state, text, and whether it costs a failure."""
+    """How a job is to end before its work is done; completion.py has the kinds, and the state that each leads to."""
 
-    state: str
+    kind: str
     text: str
-    delay: float | None = None  # seconds until it may run again, for queued
+    delay: float | None = None  # seconds until it may run again, if it goes back to the queue
     kills: bool = False  # the agents that work on it are not let finish
 
 
@@ -129,7 +129,7 @@ class Job:
             "rank": text_of(self.rank), "type": self.pool.name, "queue": self.queue, "host": self.host,
             "since": self.since, "where": self.where and list(self.where),
             "rules": {name: value for name, value in rules.items() if value != getattr(PLAIN, name)},
-            "verdict": None if verdict is None else [verdict.state, verdict.text, verdict.delay, verdict.kills],
+            "verdict": None if verdict is None else [verdict.kind, verdict.text, verdict.delay, verdict.kills],
             "query": self.query and self.query.snapshot() | {"names": [text_of(name) for name in self.names]},
         }  # fmt: skip
 

@@ -10,7 +10,7 @@ one more agent keeps those that it has; items are put back at no cost. More are 
 time that it fails at once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from scheduler.model import events as e
@@ -23,8 +23,7 @@ from scheduler.policy.capacity import HostState
 from scheduler.policy.conditions import AGENT
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
 from scheduler.policy.dispatch import recall_prefetched
-from scheduler.policy.job import Job, Pool
-from scheduler.policy.program_rollout import thaw_pool
+from scheduler.policy.job import Job
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 from scheduler.policy.unstartable_jobs import BLOCK
@@ -56,7 +55,10 @@ def created(state: State, event: e.Created, now: float) -> None:
 
 
 def not_created(state: State, event: e.NotCreated, now: float) -> None:
-    """Count a start that failed as a death; the item of an exec agent fails with the reason."""
+    """Settle the item of a process that could not be made, by whose fault that is, and free its slot.
+
+    The machine's: it is put back. The link's: it is interrupted. Else it fails, or is blocked if its type says so.
+    """
     slot = state.slots.all[event.slot]
     state.count_process(DIED, slot, "not started")
     if slot in state.keepers.attached and detached_jobs.attach_failed(state, slot, event, now):
@@ -65,25 +67,32 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
     if event.is_machines_fault:
         _not_startable(state, slot, event.reason, now)
         return
-    is_lost = slot.job is not None and event.lost and not event.is_items_fault
-    if not is_lost:  # else the log is told of the interruption
+    if slot.job is not None and event.lost and not event.is_items_fault:
+        completion.lose_item(state, slot, event.reason, now, interrupted=True)  # the log is told of that
+    else:
         state.log(slot, "ERROR", event.reason)
-    if is_lost:
-        completion.lose_item(state, slot, event.reason, now, interrupted=True)
-    elif slot.job is not None:
-        slot.job.exited(event.code if slot.wanted is not s.DIE else None, None)
-        if slot.record is not None and not event.is_items_fault and slot.wanted is not s.DIE:
-            program_rollout.start_failed(state, slot, event.reason, now)
-        if slot.pool.kind.on_start_failure == BLOCK and not (event.is_items_fault or slot.wanted is s.DIE):
-            completion.block_job(state, slot, slot.job, f"{AGENT}{slot.pool.name} {event.reason}")
-        else:
-            completion.fail_item(state, slot, slot.job, event.reason, now, final=False)
-        completion.take_item_from(state, slot, slot.job, now)
+        _fail_start(state, slot, event, now)
     if slot.wanted is not s.DIE:
         slot.blame(not event.is_items_fault and slot.host.is_up)
     if slot.death_counts:
         slot.pool.set_reason(event.reason)
     _process_ended(state, slot, now, s.NOT_CREATED)
+
+
+def _fail_start(state: State, slot: Slot, event: e.NotCreated, now: float) -> None:
+    """Fail the item for which a process could not be made, or block its job if the type says so."""
+    job = slot.job
+    if job is None:
+        return
+    is_asked_for, is_slots = slot.wanted is s.DIE, not event.is_items_fault
+    job.exited(event.code if not is_asked_for else None, None)
+    if slot.record is not None and is_slots and not is_asked_for:
+        program_rollout.start_failed(state, slot, event.reason, now)
+    if slot.pool.kind.on_start_failure == BLOCK and is_slots and not is_asked_for:
+        completion.block_job(state, slot, job, f"{AGENT}{slot.pool.name} {event.reason}")
+    else:
+        completion.fail_item(state, slot, job, event.reason, now, final=False)
+    completion.take_item_from(state, slot, job, now)
 
 
 def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
@@ -112,7 +121,7 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     """Read the last output of a dead process, settle its item, free its slot."""
     slot = state.slots.all[event.slot]
     state.count_process(DIED, slot, _kind_of_end(slot, event))
-    if event.kept == "not kept" and (capture := state.end_capture(slot)) is not None:
+    if event.keeper_said == "could not keep" and (capture := state.end_capture(slot)) is not None:
         _store(state, slot, capture.end(), is_over=True)
     if slot in state.keepers.attached and detached_jobs.attached_ended(state, slot, event, now):
         slot.blame(False)
@@ -183,7 +192,7 @@ def _exec_ended(state: State, slot: Slot, job: Job, event: e.Gone, how: str, now
 
 
 def _died(state: State, slot: Slot, how: str, now: float, *, lost: bool) -> None:
-    """Log a death that we did not ask for, and settle the item."""
+    """Log a death, unless we asked for it, and settle the item."""
     if slot.wanted is not s.DIE:
         if slot.state == s.ST_READY:
             slot.set_about_job(None)  # the job that it had last has nothing to do with this
@@ -239,7 +248,7 @@ def _late(state: State, slot: Slot, now: float) -> None:
         _late_while_working(state, slot, now)
     else:
         slot.fire(s.LATE, now)
-        thaw_pool(state, slot.pool)
+        state.unblock(slot.pool)
         state.mark_dirty(slot.pool)
 
 
@@ -258,17 +267,6 @@ def _late_while_working(state: State, slot: Slot, now: float) -> None:
         return
     state.log_death(slot, why, killed=True)
     slot.kill(why, now, counts=counts)
-
-
-def reset_failed_slots(state: State, pools: Iterable[Pool], now: float) -> int:
-    """Let slots that have failed start agents again; return how many there are."""
-    thawed = 0
-    for pool in pools:
-        pool.forget_failed_starts()
-        thawed += sum([slot.thaw(now) for slot in pool.slots])
-        thaw_pool(state, pool)
-        state.mark_dirty(pool)
-    return thawed
 
 
 # ---- what agents read

@@ -33,7 +33,7 @@ def replaced(state: State, event: e.Replaced, now: float) -> None:
     """End idle agents of a replaced program now, busy ones after their item; failed slots may start the new one."""
     pool = state.pools[event.type]
     state.log_message("info", f"the program of agent type {pool.name} was replaced")
-    _thaw(state, pool, now)
+    state.reset_failed_slots(pool, now)
     _dismiss_all(pool, now)
 
 
@@ -97,25 +97,8 @@ def _try(state: State, pool: Pool, canary: Canary, program: str, now: float) -> 
     state.log_message("info", f"agent type {pool.name}: its program was replaced: {what}")
     if canary.slot is not None and canary.slot.program == program:
         canary.slot.set_record(canary.new)
-    _thaw(state, pool, now)
+    state.reset_failed_slots(pool, now)
     _dismiss_others(pool, canary, REPLACED, now)
-
-
-def _thaw(state: State, pool: Pool, now: float) -> None:
-    """Let slots that have failed start the new program."""
-    pool.forget_failed_starts()
-    for slot in pool.slots:
-        if slot.state == s.ST_FAIL:
-            slot.fire(s.THAWED, now)
-    thaw_pool(state, pool)
-    state.mark_dirty(pool)
-
-
-def thaw_pool(state: State, pool: Pool) -> None:
-    """Let a type be claimed for again when not all of its slots have failed."""
-    if pool.blocked_until and not (pool.slots and all(slot.state == s.ST_FAIL for slot in pool.slots)):
-        pool.unblock()
-        state.claims.wake()
 
 
 def _dismiss_all(pool: Pool, now: float) -> None:
@@ -143,16 +126,7 @@ def is_here(state: State, slot: Slot) -> bool:
     return host is not None and host.transport == "local"
 
 
-def begin_process(state: State, slot: Slot, job: int | None, now: float) -> str:
-    """Begin to make the process of a slot, for a job or for a trial, and return its program."""
-    state.started()
-    if slot.host.name in slot.pool.failed_starts:
-        slot.host.begin_probe(slot)
-    slot.begin_process(job, now)
-    return _choose(state, slot)
-
-
-def _choose(state: State, slot: Slot) -> str:
+def choose_program(state: State, slot: Slot) -> str:
     """Return the program for a process that is being made; the first one during a trial gets the new program."""
     canary = slot.pool.canary
     if canary is None or not is_here(state, slot):
@@ -180,7 +154,8 @@ def begin_trial(state: State, pool: Pool, canary: Canary, now: float) -> None:
     free = [slot for slot in here if slot.state == s.ST_FREE]
     for slot in free:
         if slot.host.has_room(urgent=False) and not slot.host.is_kept_from(pool) and _may_start(state, slot, now):
-            program = begin_process(state, slot, None, now)  # which no job waits for
+            state.begin_process(slot, None, now)  # which no job waits for
+            program = choose_program(state, slot)
             state.emit(e.Spawn(slot.number, slot.serial, pool.name, slot.host.name, program=program))
             return
     if not free:
@@ -274,7 +249,7 @@ def promote(state: State, pool: Pool, canary: Canary, event: ProgramEvent, now: 
     how = f"passed its trial, {canary.figures}" if event is ProgramEvent.PASSED else "is promoted"
     state.log_message("info", f"agent type {pool.name}: the new program {canary.new.program} {how}: all agents get it")
     canary.promote()
-    _thaw(state, pool, now)
+    state.reset_failed_slots(pool, now)
     _dismiss_others(pool, canary, REPLACED, now)
     for slot in pool.slots:
         if slot.record is None and slot.state in (s.ST_READY, s.ST_RUNNING) and not pool.is_exec:

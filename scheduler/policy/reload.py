@@ -17,13 +17,12 @@ from scheduler.model import events as e
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.protocol import Item
 from scheduler.model.states import BLOCKED, NEVER
-from scheduler.policy import completion, detached_jobs, group_lease, processes, program_rollout
+from scheduler.policy import completion, detached_jobs, group_lease, program_rollout
 from scheduler.policy.capacity import QueueState
 from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import enqueue, stop_starving
 from scheduler.policy.job import Job, Pool, Verdict
 from scheduler.policy.pool import DISABLED
-from scheduler.policy.program_rollout import thaw_pool
 from scheduler.policy.rates import RateLimit, Rates
 from scheduler.policy.run_queue import Placement
 from scheduler.policy.slots import Slot, timeouts_of
@@ -93,7 +92,8 @@ def reloaded(state: State, event: e.Reloaded, now: float) -> None:
         filters = state.config.hosts.get(name, host).filters
         hosts[name] = attrs.evolve(host, **_merged(state.file_hosts.get(name), host, filters))
     state.set_file(event.config)
-    processes.reset_failed_slots(state, state.pools.values(), now)
+    for pool in state.pools.values():
+        state.reset_failed_slots(pool, now)
     _go_on(state, attrs.evolve(event.config, hosts=hosts), now)
 
 
@@ -203,7 +203,7 @@ def _fit_slots(state: State, pool: Pool, hosts: Sequence[str], now: float) -> No
         for slot in here[: max(0, len(here) - pool.kind.slots)]:
             state.slots.remove(slot, "fewer slots are configured", now)
         state.add_slots(pool, name, pool.kind.slots - len(here), now)
-    thaw_pool(state, pool)
+    state.unblock(pool)
 
 
 def _sort_lanes(state: State, pool: Pool) -> None:

@@ -24,8 +24,7 @@ from scheduler.model.states import (
 from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import progress
 from scheduler.policy.deadlines import PROGRESS
-from scheduler.policy.dispatch import spill
-from scheduler.policy.group_lease import hold_if_full, missing_for_type
+from scheduler.policy.group_lease import missing_for_type
 from scheduler.policy.intake import has_connection
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.query_progress import IN_PROGRESS, JobQuery
@@ -288,8 +287,6 @@ def show_progress(state: State, now: float) -> None:
             failures = query.take_failures()
             state.outbox.save(progress(job, now, query.shown, count), failures)
             job.show(count)
-    spill(state, now)
-    hold_if_full(state)
     for slot in state.slots.all:
         if slot.state == ST_RUNNING or (slot.shown is not None and slot.shown[0] != slot.state):
             state.slots.show_again(slot)

@@ -16,7 +16,7 @@ from scheduler.model.counters import Counted, add
 from scheduler.model.events import CloseQuery, ConnectionKind, Effect, Expand, Fetch, LogMessage, Send
 from scheduler.model.protocol import printable
 from scheduler.model.queue_requests import PLAIN, LogRow
-from scheduler.model.states import NEVER, NO_LIMIT, QueryEvent, QueryState
+from scheduler.model.states import NEVER, NO_LIMIT, ST_FAIL, QueryEvent, QueryState
 from scheduler.policy.agent_output import Capture
 from scheduler.policy.capacity import HostState, QueueState
 from scheduler.policy.claims import Claims
@@ -384,8 +384,26 @@ class State:
         self.deadlines.set(STARTS, now)
         return False
 
-    def started(self) -> None:
+    def begin_process(self, slot: Slot, job: int | None, now: float) -> None:
+        """Begin to make the process of a slot, for a job or for the trial of a program: a start, which is limited."""
         self.starting += 1
+        if slot.host.name in slot.pool.failed_starts:
+            slot.host.begin_probe(slot)
+        slot.begin_process(job, now)
+
+    def reset_failed_slots(self, pool: Pool, now: float) -> int:
+        """Let the slots of a type that have failed start agents again; return how many there are."""
+        pool.forget_failed_starts()
+        reset: int = sum([slot.thaw(now) for slot in pool.slots])
+        self.unblock(pool)
+        self.mark_dirty(pool)
+        return reset
+
+    def unblock(self, pool: Pool) -> None:
+        """Let a type be claimed for again when not all of its slots have failed."""
+        if pool.blocked_until and not (pool.slots and all(slot.state == ST_FAIL for slot in pool.slots)):
+            pool.unblock()
+            self.claims.wake()
 
     def allow_starts(self) -> None:
         """Let as many agents be started until the next tick, and begin with the types that had to wait."""

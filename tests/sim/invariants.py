@@ -246,7 +246,7 @@ def has_future(world: State, job: Job) -> None:
             return  # its turn comes with the next room
         if job.pk in ledger.marks or any((job.pk, job.attempt) in _rows_of(each) for each in sent):
             return
-    broken("has_future", f"job {job.pk} waits for nothing: {job.verdict and job.verdict.state}")
+    broken("has_future", f"job {job.pk} waits for nothing: {job.verdict and job.verdict.kind}")
 
 
 def _rows_of(request: object) -> list[tuple[int, int]]:

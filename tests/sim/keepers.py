@@ -195,7 +195,7 @@ class Attached:
         self.alive = False
         if self._entry is not None and self in self._entry.attached:
             self._entry.attached.remove(self)
-        self._daemon.detached(self, Gone(self.slot, code, signal, kept=kept, why=why))
+        self._daemon.detached(self, Gone(self.slot, code, signal, keeper_said=kept, why=why))
 
     # ---- what the daemon does with it
 

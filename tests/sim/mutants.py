@@ -44,8 +44,8 @@ def _one(name: str, caught_by: str, module: str, old: str, new: str, *often: str
 _POLICY: Final = "scheduler.policy."
 
 MUTANTS: Final = (
-    _one("no_throttle_wake_up", "everything_ends reload_frees_what_failed", _POLICY + "program_rollout",
-         "        pool.unblock()\n", "        pass\n"),
+    _one("no_throttle_wake_up", "everything_ends reload_frees_what_failed", _POLICY + "state",
+         "            pool.unblock()\n", "            pass\n"),
     _one("throttle_never_closes", "respawns_are_limited", _POLICY + "slots",
          "[self] if len(self.starts) > timers.respawn_count else []", "[]"),
     _one("cleared_condition_keeps_its_jobs", "everything_ends", _POLICY + "conditions",
@@ -90,7 +90,7 @@ MUTANTS: Final = (
     _one("still_fetching_is_no_more", "done_means_worked counts_are_right", _POLICY + "job",
          "return query.state is QueryState.EXHAUSTED", "return query.has_run"),
     _one("second_try_skipped", "failures_were_tried_twice", _POLICY + "completion",
-         "elif final or (slot.is_second_try and item.number not in job.query.spared):", "elif True:"),
+         "elif final or not _is_spared(slot, job.query, item):", "elif True:"),
     _one("urgent_place_for_plain_work", "urgent_places_are_for_urgent_work everything_ends IndexError",
          _POLICY + "capacity", "(self.urgent if urgent else 0)", "self.urgent"),
     _one("drain_starts_work", "drain_starts_nothing", _POLICY + "intake",
@@ -162,7 +162,7 @@ MUTANTS: Final = (
     _one("placed_rows_are_forgotten", "done_means_worked counts_are_right has_future", _POLICY + "reload",
          "        if moved:\n", "        if False:\n", "reload"),
     _one("failed_slots_rest_on", "reload_frees_what_failed", _POLICY + "reload",
-         "    processes.reset_failed_slots(state, state.pools.values(), now)\n", "", "reload"),
+         "        state.reset_failed_slots(pool, now)\n", "        pass\n", "reload"),
     _one("old_limits_hold", "slots_are_as_configured", _POLICY + "reload",
          "        slot.set_timeouts(timeouts_of(slot.pool.kind, state.timers))\n", "        pass\n", "reload"),
     _one("lanes_are_lost_when_a_type_becomes_fair", "lanes_are_right", _POLICY + "run_queue",
@@ -217,7 +217,7 @@ MUTANTS: Final = (
          "if canary.is_on_trial and canary.new is not None:"),
     _one("lost_attachment_is_an_interruption", "everything_ends commands_are_alone ends_are_those_of_commands",
          _POLICY + "detached_jobs",
-         "    elif event.kept or event.lost:\n", "    elif not (event.kept or event.lost):\n", "cut_link"),
+         "elif event.keeper_said or event.lost:", "elif not (event.keeper_said or event.lost):", "cut_link"),
     _one("detached_command_begins_before_its_row", "rows_are_memory rescued_rows_are_marked commands_are_alone",
          _POLICY + "detached_jobs",
          "    state.keepers.begin(slot, replace(spawn, keeper=_keeper(state, slot, \"start\", spool, 0)))\n",

@@ -198,7 +198,7 @@ def test_what_the_attached_process_says_settles_the_job_c41(kept: str, state: st
     core = core_of(adoption(1))
     (spawn,) = effects(core, e.Spawn)
     core.handle(e.Created(spawn.slot, 100), 0.0)
-    core.handle(e.Gone(spawn.slot, signal="SIGUSR1", kept=kept), 1.0)
+    core.handle(e.Gone(spawn.slot, signal="SIGUSR1", keeper_said=kept), 1.0)
     (row,) = saved(settle(core, 1.0))
     assert (row.state, row.interruptions) == (state, interruptions)
 
