@@ -12,7 +12,7 @@ from scheduler.drivers.local_process import LocalProcess
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.processes import Processes
 from scheduler.model.config import AgentType, Config
-from scheduler.model.events import Event, Gone, Spawn
+from scheduler.model.events_and_effects import Event, Gone, Spawn
 from tests.loop_tools import turn_until
 
 PYTHON = (sys.executable, "-S", "-E", "-c")

@@ -19,7 +19,7 @@ from scheduler.model.config import (
     ScheduledJob,
     Scheduler,
 )
-from scheduler.model.config_text import parse
+from scheduler.model.config_reader import parse
 from scheduler.package_data import etc_dir
 
 SHIPPED = (etc_dir() / "drover.toml").read_text()

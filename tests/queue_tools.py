@@ -10,7 +10,7 @@ from scheduler.drivers import queue
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.statement_runner import RefusedStatements
-from scheduler.model.events import EndedAndClaimed, Event
+from scheduler.model.events_and_effects import EndedAndClaimed, Event
 from scheduler.model.queue_requests import Claim, ClaimRequest, End, EndAndClaim, Mark, MarkRow, Request
 from tests.connection_tools import OWNER, QUERIES, fetch, opened
 from tests.loop_tools import turn_until

@@ -20,9 +20,9 @@ from time import monotonic, sleep
 from typing import Any, Final, NamedTuple
 
 from scheduler.cli.arguments import filters_are_given, job_number_or_name, verb_arguments
+from scheduler.cli.database_session import MASKED, NOTHING, Session, connect
 from scheduler.cli.jobs import COMMAND_TYPE, brief, chosen, in_words
 from scheduler.cli.output import Table, as_json, failed, print_records, print_rows, print_table, printable, warn
-from scheduler.cli.session import MASKED, NOTHING, Session, connect
 from scheduler.cli.wait import Progress, job_ends
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config

@@ -20,7 +20,7 @@ from scheduler.drivers.processes import Processes
 from scheduler.errors import ConfigError
 from scheduler.model import protocol
 from scheduler.model.config import Config
-from scheduler.model.events import Created, Event, ForceKill, Gone, Kill, NotCreated, Send, Spawn
+from scheduler.model.events_and_effects import Created, Event, ForceKill, Gone, Kill, NotCreated, Send, Spawn
 from scheduler.package_data import agent_folders
 
 STDERR_BYTES: Final = 4096  # kept, the last

@@ -33,7 +33,7 @@ from scheduler.drivers.process_spec import (
 from scheduler.errors import ConfigError
 from scheduler.model import protocol
 from scheduler.model.config import AgentType, Config, Host
-from scheduler.model.events import Spawn
+from scheduler.model.events_and_effects import Spawn
 from scheduler.package_data import agent_folders, agents_dir
 
 HERE: Final = "local"

@@ -16,9 +16,9 @@ import psycopg
 
 from scheduler.cli.config_files import locate
 from scheduler.cli.database_checks import LOGIN_LIMIT_S, findings_in_database, refused, tried_in_database
+from scheduler.cli.database_session import running_database
 from scheduler.cli.machine_checks import findings_of_configuration, findings_of_machine, program_finding
 from scheduler.cli.output import FAIL, OK, WARN, Finding, print_findings
-from scheduler.cli.session import running_database
 from scheduler.errors import ConfigError, WorldError
 from scheduler.model.config import Config
 

@@ -317,13 +317,13 @@ COMMANDS: Final[dict[str, Command]] = {
     "psql": Command("database.run_psql", "run psql on the database, logged in as these commands are", (
         argument("args ARGS", "of psql; options of it after --", nargs="*"),
     )),
-    "web": Command("optional_servers.serve_dashboard", "serve the dashboard, a page for browsers", (
+    "web": Command("web_and_metrics.serve_dashboard", "serve the dashboard, a page for browsers", (
         LISTEN_ON,
         argument("--port N", "listen on this port; default 8300", type=number(0, 65535), default=8300),
         argument("--name HOST", "a name under which browsers may reach it; may be repeated", dest="names",
                   action="append", default=[]),
     )),
-    "metrics": Command("optional_servers.export_metrics", "serve metrics to Prometheus, or write them into a file", (
+    "metrics": Command("web_and_metrics.export_metrics", "serve metrics to Prometheus, or write them into a file", (
         LISTEN_ON,
         argument("--port N", "listen on this port; default 9834", type=number(0, 65535), default=9834),
         argument("--textfile FILE", "write them into this file, once, and exit; - is standard output"),

@@ -1,7 +1,7 @@
 """Find and read configuration files and the passwords they name; refuse those that others could write or read.
 
 The first file that exists: the file given with -c, DROVER_CONFIG, the user's own, the machine's, the shipped one; then
-conf.d/*.toml beside it, sorted by name. What the texts mean is in scheduler.model.config_text.
+conf.d/*.toml beside it, sorted by name. What the texts mean is in scheduler.model.config_reader.
 """
 
 import os
@@ -19,7 +19,7 @@ from scheduler.cli.output import Table, failed, print_records, print_table
 from scheduler.errors import ConfigError
 from scheduler.model.config import AgentType, Config, Database, Mistake
 from scheduler.model.config import Path as Key
-from scheduler.model.config_text import dotted, holds_secret, key_lines, masked, parse
+from scheduler.model.config_reader import dotted, holds_secret, key_lines, masked, parse
 from scheduler.package_data import agent_module, etc_dir
 
 SYSTEM: Final = Path("/etc/drover/drover.toml")

@@ -13,7 +13,7 @@ from shutil import which
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from scheduler.cli.session import people_database, running_database, translated_errors
+from scheduler.cli.database_session import people_database, running_database, translated_errors
 from scheduler.database import migrate
 from scheduler.errors import ConfigError, WorldError
 from scheduler.model.config import Config

@@ -17,8 +17,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ExecStatus
 
 from scheduler.cli.config_files import with_logins
+from scheduler.cli.database_session import Session, conninfo_of_daemon, open_session, translated_errors, update_or_check
 from scheduler.cli.output import FAIL, OK, WARN, Finding
-from scheduler.cli.session import Session, conninfo_of_daemon, open_session, translated_errors, update_or_check
 from scheduler.database import migrate
 from scheduler.database.scoped_connection import ended
 from scheduler.drivers.libpq import login_of, readable, writable

@@ -8,9 +8,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
+from scheduler.cli.database_session import Session, connect
 from scheduler.cli.jobs import interval
 from scheduler.cli.output import as_json, failed, print_rows, warn
-from scheduler.cli.session import Session, connect
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
+from scheduler.cli.database_session import NOTHING, Session, connect
 from scheduler.cli.output import as_json, cell, printable
-from scheduler.cli.session import NOTHING, Session, connect
 from scheduler.errors import DroverError
 from scheduler.model.config import Config
 

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Final
 
 from scheduler.cli.arguments import FILTERS
+from scheduler.cli.database_session import Session, connect
 from scheduler.cli.output import Table, as_json, clipped, failed, print_newest
-from scheduler.cli.session import Session, connect
 from scheduler.cli.wait import redraw
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config

@@ -18,7 +18,7 @@ from scheduler.drivers.loop import Loop
 from scheduler.drivers.process_spec import Surroundings, find_program, interpreter_mistake, search_path, user_mistakes
 from scheduler.drivers.ssh_host import SshHost, ssh_hosts
 from scheduler.model.config import AgentType, Config
-from scheduler.model.events import Event, HostDown, HostUp
+from scheduler.model.events_and_effects import Event, HostDown, HostUp
 from scheduler.package_data import agent_folders
 
 FILES_OF_AGENT: Final = 4  # three pipes and a pidfd

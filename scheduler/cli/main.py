@@ -81,7 +81,7 @@ def _run(options: Namespace) -> int:
         return _call(options)
     from scheduler.daemon.exec_handover import Takeover  # no other command needs them
     from scheduler.daemon.fd_store_recovery import Inheritance
-    from scheduler.drivers.system import hide
+    from scheduler.drivers.os_calls import hide
 
     hide()  # first: agents live that could look
     if words:

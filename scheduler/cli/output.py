@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 # Unicode categories: control, format (reorders or hides text), private use, surrogates (from \udc80 on a byte that is
-# not UTF-8, see cli/session.py), unassigned, and what separates lines. Blanks of any width are shown.
+# not UTF-8, see cli/database_session.py), unassigned, and what separates lines. Blanks of any width are shown.
 UNSAFE: Final = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"))
 GAP = "  "
 OK: Literal["ok"] = "ok"

@@ -20,8 +20,7 @@ import attrs
 from scheduler.cli.admin import send, status_of
 from scheduler.cli.agent_check import refuse_root, test_agents
 from scheduler.cli.config_files import is_embedded_url, load, locate, with_logins
-from scheduler.cli.output import as_json, printable, printable_lines, warn
-from scheduler.cli.session import (
+from scheduler.cli.database_session import (
     connect,
     conninfo_of_daemon,
     database_locks,
@@ -30,15 +29,16 @@ from scheduler.cli.session import (
     translated_errors,
     update_or_check,
 )  # fmt: skip
+from scheduler.cli.output import as_json, printable, printable_lines, warn
 from scheduler.daemon import guardian, log, upgrade
 from scheduler.daemon.exec_handover import Takeover
 from scheduler.daemon.fd_store_recovery import Inheritance
 from scheduler.daemon.handover_document import config_to_go_on
 from scheduler.daemon.wiring import Daemon
 from scheduler.drivers.loop import Loop
+from scheduler.drivers.os_calls import close_all, hide, mend_what_was_given, take_name
 from scheduler.drivers.process_spec import Surroundings, user_mistakes
 from scheduler.drivers.service_manager import pop_manager
-from scheduler.drivers.system import close_all, hide, mend_what_was_given, take_name
 from scheduler.errors import ConfigError, DatabaseAbsentError, SchemaOutdatedError
 from scheduler.model.config import Config, Database
 from scheduler.package_data import agent_folders

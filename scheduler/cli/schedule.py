@@ -16,8 +16,8 @@ from typing import Any, Final
 from psycopg.types.json import Jsonb
 
 from scheduler.cli.admin import VERB_OF, send_and_print
+from scheduler.cli.database_session import Session, connect
 from scheduler.cli.output import Table, as_json, failed, print_rows
-from scheduler.cli.session import Session, connect
 from scheduler.cli.submit import COLUMNS, COMMAND, refusal
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config

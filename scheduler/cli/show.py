@@ -13,6 +13,7 @@ from math import inf
 from signal import Signals
 from typing import Any, Final
 
+from scheduler.cli.database_session import NOTHING, Session, connect
 from scheduler.cli.output import (
     Table,
     as_json,
@@ -28,7 +29,6 @@ from scheduler.cli.output import (
     printable_lines,
     warn,
 )
-from scheduler.cli.session import NOTHING, Session, connect
 from scheduler.cli.wait import FAILURE, job_ends, wait_for_any, wake_ups, warn_of_inactive_groups
 from scheduler.model.config import Config
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from scheduler.cli.database_session import NOTHING, Session, connect
 from scheduler.cli.jobs import instant
 from scheduler.cli.output import Table, as_json, cell, print_table, span, warn
-from scheduler.cli.session import NOTHING, Session, connect
 from scheduler.model.config import Config
 
 SLOW_AGENTS: Final = 10

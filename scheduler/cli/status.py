@@ -18,6 +18,7 @@ from textwrap import wrap
 from typing import Any, Final
 
 from scheduler.cli.config_files import is_embedded_url, load
+from scheduler.cli.database_session import MASKED, NOTHING, Session, connect, embedded_is_running
 from scheduler.cli.health import (
     COLUMNS,
     CRITICAL,
@@ -31,7 +32,6 @@ from scheduler.cli.health import (
     sentence,
 )
 from scheduler.cli.output import Table, as_json, print_fields, print_table, printable
-from scheduler.cli.session import MASKED, NOTHING, Session, connect, embedded_is_running
 from scheduler.cli.wait import WAITING_NAME, redraw
 from scheduler.errors import ConfigError, DroverError
 from scheduler.model.config import Config

@@ -22,9 +22,9 @@ import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+from scheduler.cli.database_session import Session, connect
 from scheduler.cli.jobs import instant, interval
 from scheduler.cli.output import as_json, failed, warn
-from scheduler.cli.session import Session, connect
 from scheduler.cli.wait import print_ends, print_results
 from scheduler.errors import ConfigError, DroverError
 from scheduler.model.config import Config

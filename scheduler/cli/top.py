@@ -22,9 +22,9 @@ import psycopg
 from rich.text import Text
 
 from scheduler.cli import admin
+from scheduler.cli.database_session import Session, connect
 from scheduler.cli.health import CRITICAL, Row, group_warnings, headline, level_of, read_group, sentence
 from scheduler.cli.output import cell, printable
-from scheduler.cli.session import Session, connect
 from scheduler.cli.status import jobs_in_states, shares
 from scheduler.cli.terminal import STYLES
 from scheduler.errors import ConfigError, DroverError

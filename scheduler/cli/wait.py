@@ -12,8 +12,8 @@ from math import inf
 from time import monotonic
 from typing import Final, NamedTuple, NoReturn, Self
 
+from scheduler.cli.database_session import Session, connect
 from scheduler.cli.output import as_json, failed, no_such_job, printable, span, warn
-from scheduler.cli.session import Session, connect
 from scheduler.model.config import Config
 
 WAITING_NAME: Final = "drover-wait"  # application_name of commands that wait for an end: `drover status` counts them

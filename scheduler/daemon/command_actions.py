@@ -33,7 +33,7 @@ from scheduler.daemon.command_rows import (
 from scheduler.drivers.loop import Steps
 from scheduler.drivers.statements import to_json
 from scheduler.errors import ConfigError
-from scheduler.model.events import Woken
+from scheduler.model.events_and_effects import Woken
 from scheduler.model.host_filters import FILTERS, ranges_text
 from scheduler.model.queue_filters import parse_filter
 from scheduler.model.rate_limits import limits_in_words, read_limits

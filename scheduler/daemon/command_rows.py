@@ -26,7 +26,7 @@ from scheduler.drivers.loop import ConnectionLostError, Steps
 from scheduler.drivers.statement_runner import RefusedError
 from scheduler.drivers.statements import to_json
 from scheduler.model.counters import Counted
-from scheduler.model.events import TablesRead
+from scheduler.model.events_and_effects import TablesRead
 from scheduler.model.queue_requests import Cells
 from scheduler.model.verbs import EVERY, GROUP, HOST, JOB, TYPE, VERBS, Command, CommandError, about, parse
 from scheduler.policy.core import Core

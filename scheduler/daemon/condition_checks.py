@@ -11,7 +11,7 @@ from typing import Final
 from scheduler.daemon.command_rows import Context, text_of
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Steps
-from scheduler.model.events import Woken
+from scheduler.model.events_and_effects import Woken
 from scheduler.model.queue_requests import Cells
 from scheduler.policy.conditions import (
     GRACE_S,

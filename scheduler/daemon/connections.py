@@ -25,7 +25,7 @@ from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.queue import settings as queue_settings
 from scheduler.drivers.statement_runner import RefusedStatements, Statements, answer_to
 from scheduler.drivers.statements import OURS, Failure, Query, Stat, setting
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.counters import Counted
 from scheduler.policy.core import Core

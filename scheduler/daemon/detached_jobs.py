@@ -17,7 +17,7 @@ from scheduler.drivers.host_scripts import HostScripts
 from scheduler.drivers.keeper_scripts import release_words
 from scheduler.drivers.loop import Steps
 from scheduler.model.config import Config
-from scheduler.model.events import Adopted
+from scheduler.model.events_and_effects import Adopted
 from scheduler.model.queue_requests import SUSPECT_AFTER, Adoption, Cells, ClaimRequest, read_claim
 from scheduler.policy.core import Core
 from scheduler.policy.detached_state import REMOTE_SPOOL

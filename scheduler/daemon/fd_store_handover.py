@@ -24,8 +24,8 @@ from scheduler.daemon.handover_document import DaemonState
 from scheduler.daemon.log import log_line
 from scheduler.drivers.fd_store import SETTLE_S, FdStore, inode_of
 from scheduler.drivers.loop import Loop, Steps, Task, Until
+from scheduler.drivers.os_calls import start_of
 from scheduler.drivers.processes import Processes
-from scheduler.drivers.system import start_of
 from scheduler.model.config import Config
 from scheduler.package_data import version
 from scheduler.policy.core import Core

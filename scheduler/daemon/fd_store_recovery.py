@@ -31,9 +31,9 @@ from scheduler.daemon.fd_store_handover import (
 from scheduler.daemon.handover_document import renumbered
 from scheduler.daemon.log import log_line
 from scheduler.drivers.fd_store import SETTLE_S, FdStore, Stored, inode_of, pop_stored
+from scheduler.drivers.os_calls import close_all, is_readable, start_of
 from scheduler.drivers.process_spec import Surroundings, fingerprint
 from scheduler.drivers.service_manager import ServiceManager
-from scheduler.drivers.system import close_all, is_readable, start_of
 from scheduler.model.config import Config
 from scheduler.model.states import ST_FREE, ST_READY
 from scheduler.policy.core import Core

@@ -15,7 +15,7 @@ from scheduler.drivers.loop import Loop
 from scheduler.drivers.processes import Processes
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
-from scheduler.model.config_text import config_of
+from scheduler.model.config_reader import config_of
 from scheduler.model.states import LeaseState
 from scheduler.policy.core import Core
 from scheduler.policy.reload import FIXED

@@ -20,12 +20,12 @@ from scheduler.daemon.event_deliveries import Deliveries
 from scheduler.daemon.log import log_line
 from scheduler.daemon.schedule_starts import start_due
 from scheduler.drivers.loop import ConnectionLostError, Loop, Steps
+from scheduler.drivers.os_calls import resident_mb
 from scheduler.drivers.statement_runner import RefusedError
 from scheduler.drivers.statements import to_json
-from scheduler.drivers.system import resident_mb
 from scheduler.model.config import Scheduler
 from scheduler.model.counters import Counted, add, as_rows
-from scheduler.model.events import Woken
+from scheduler.model.events_and_effects import Woken
 from scheduler.model.states import NEVER, LeaseState
 from scheduler.policy.core import Core
 from scheduler.policy.group_lease import Lease

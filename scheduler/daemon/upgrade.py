@@ -30,7 +30,7 @@ from scheduler.daemon import exec_handover
 from scheduler.daemon.handover_document import DaemonState
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Loop, Steps, Task, ready
-from scheduler.drivers.system import SIGNALS, Identity, NoPidfdError, identity, is_gone, pidfd_of
+from scheduler.drivers.os_calls import SIGNALS, Identity, NoPidfdError, identity, is_gone, pidfd_of
 from scheduler.model.states import NEVER, UPGRADE, UpgradeEvent, UpgradeState
 from scheduler.package_data import PACKAGE, schema_dir, version
 

@@ -21,14 +21,14 @@ from scheduler.daemon.log import log_line
 from scheduler.daemon.periodic_tasks import LOCKED_S, PeriodicTasks
 from scheduler.daemon.schedule_starts import described
 from scheduler.drivers.loop import Loop, Steps, Task
+from scheduler.drivers.os_calls import Identity, identity, is_gone
 from scheduler.drivers.process_spec import EXEC_DIRECTORY
 from scheduler.drivers.statement_runner import LOCK_TIMEOUT, RefusedError, Statements
 from scheduler.drivers.statements import Query, to_json
-from scheduler.drivers.system import Identity, identity, is_gone
 from scheduler.errors import ConfigError
 from scheduler.model.config import Condition, Config, Queue
 from scheduler.model.counters import as_rows
-from scheduler.model.events import LeaseLost, Serve, Woken
+from scheduler.model.events_and_effects import LeaseLost, Serve, Woken
 from scheduler.model.host_filters import ranges_text
 from scheduler.model.queue_requests import Cells
 from scheduler.model.states import NEVER, LeaseState

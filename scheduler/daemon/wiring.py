@@ -15,22 +15,22 @@ from typing import Any, Final
 from scheduler.daemon.exec_handover import NotUpError, Takeover
 from scheduler.daemon.fd_store_handover import KeptAgents
 from scheduler.daemon.handover_document import DaemonState
+from scheduler.daemon.jobs_from_stdin import StdinJobs
 from scheduler.daemon.log import LOG, TRACE, crash_fd, echo, log_line
-from scheduler.daemon.stdin_jobs import StdinJobs
 from scheduler.daemon.upgrade import Program, Upgrade, hold_signals, remove_copy
 from scheduler.daemon.watch_connection import Watch
 from scheduler.drivers.agent_db_lines import AgentDb
 from scheduler.drivers.host_scripts import HostScripts
 from scheduler.drivers.libpq import is_same_server, with_parameters
 from scheduler.drivers.loop import Loop, Steps, Watchdog
+from scheduler.drivers.os_calls import LEAVE, Signals, collect_rarely
 from scheduler.drivers.processes import Processes
 from scheduler.drivers.program_files import copies_folder
 from scheduler.drivers.query_cursors import JobQueries
 from scheduler.drivers.service_manager import Notifier, ReadyFile, ServiceManager
 from scheduler.drivers.statements import load
-from scheduler.drivers.system import LEAVE, Signals, collect_rarely
 from scheduler.errors import ConfigError
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import Config
 from scheduler.model.counters import Counted
 from scheduler.model.states import LeaseState

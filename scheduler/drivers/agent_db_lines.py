@@ -15,7 +15,7 @@ from scheduler.drivers.statement_runner import answer_to
 from scheduler.drivers.statements import THEIRS, Failure, Query, Rows, one_line, setting
 from scheduler.errors import AgentError
 from scheduler.model.config import AgentType, Config
-from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered
+from scheduler.model.events_and_effects import ConnectionsChanged, Event, RunStatement, StatementAnswered
 from scheduler.model.protocol import Row, check_columns, line_maker, parse_statement
 from scheduler.model.sql_text import bind
 

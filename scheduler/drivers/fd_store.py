@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.drivers.system import unix_address
+from scheduler.drivers.os_calls import unix_address
 
 FIRST_FD: Final = 3  # that a service manager passes
 SETTLE_S: Final = 5.0  # for a manager to have read what was sent

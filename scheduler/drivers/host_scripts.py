@@ -13,7 +13,7 @@ from scheduler.drivers.local_process import LocalProcess
 from scheduler.drivers.loop import Loop, Timer
 from scheduler.drivers.pipes import Outputs, Pipes
 from scheduler.drivers.processes import Child, Processes
-from scheduler.model.events import Event, Gone, Spawn
+from scheduler.model.events_and_effects import Event, Gone, Spawn
 
 LIMIT_S: Final = 90.0
 EXIT_GRACE_S: Final = 1.0

@@ -25,8 +25,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from scheduler.drivers.system import signal_name
-from scheduler.model.events import Event, Gone, Keeper
+from scheduler.drivers.os_calls import signal_name
+from scheduler.model.events_and_effects import Event, Gone, Keeper
 
 # Signals by which an attach script dies to say something of its own; any other death of it says nothing of the job.
 NOT_BEGUN: Final = "SIGUSR1"  # the command was not started, and never will be

@@ -11,10 +11,10 @@ import signal
 from contextlib import suppress
 from typing import Final
 
+from scheduler.drivers.os_calls import Ends, close_all, is_readable, pidfd_of, pipes, signal_name, spawn
 from scheduler.drivers.pipes import CLOSED
 from scheduler.drivers.process_spec import ProcessSpec
-from scheduler.drivers.system import Ends, close_all, is_readable, pidfd_of, pipes, signal_name, spawn
-from scheduler.model.events import Gone
+from scheduler.model.events_and_effects import Gone
 
 CHANGE_DIRECTORY: Final = ("/bin/sh", "-c", 'cd -- "$0" && exec "$@"')
 NOT_KNOWN: Final = "how is not known, since a daemon before this one started it"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from select import EPOLLIN, EPOLLOUT
 
 from scheduler.drivers.loop import Loop
-from scheduler.model.events import Clogged, Event, Unclogged
+from scheduler.model.events_and_effects import Clogged, Event, Unclogged
 
 CHUNK = 65_536  # bytes of a command's output read in one turn: a full pipe
 LINES_CHUNK = 4096  # bytes of a line agent's output read in one turn, since each line costs

@@ -23,7 +23,7 @@ from scheduler.drivers import libpq
 from scheduler.drivers.libpq import Session, Statement, connect
 from scheduler.drivers.loop import Callback, Loop, Steps, Stop, Task, Timer, Until
 from scheduler.drivers.statements import SETTING, Answer, Done, Failure, Query, Sink, Stat, encode, one_line
-from scheduler.model.events import ConnectionKind, ConnectionsChanged
+from scheduler.model.events_and_effects import ConnectionKind, ConnectionsChanged
 
 FIRST_DELAY_S: Final = 0.1
 OLD_BACKENDS: Final = 8  # kept of each connection

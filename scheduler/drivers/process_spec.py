@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.drivers.keeper_scripts import words_of
-from scheduler.drivers.system import boot_id
+from scheduler.drivers.os_calls import boot_id
 from scheduler.model.config import AgentType, Config, Limits, Mistake
-from scheduler.model.events import Spawn
+from scheduler.model.events_and_effects import Spawn
 
 KEPT = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
 OWN = "DROVER_"  # DROVER_DATABASE_URL may hold our password: never inherited, not even by name

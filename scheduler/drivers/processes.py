@@ -21,15 +21,27 @@ from typing import Any, Final, NamedTuple
 from scheduler.drivers.keeper_scripts import carried, read_end
 from scheduler.drivers.local_process import LocalProcess, start
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until
+from scheduler.drivers.os_calls import TRACED_S, Ends, NoPidfdError, is_readable, keep_descriptors, open_more_files
 from scheduler.drivers.pipes import CLOSED, Marks, OnCapture, OnErrors, OnOutput, Outputs, Pipes
 from scheduler.drivers.process_spec import SHORTAGES, Fingerprint, SpawnTemplates, Surroundings, reason, start_status
 from scheduler.drivers.program_files import ProgramFiles
 from scheduler.drivers.ssh_host import RemoteProcess, SshHost, settings_of, ssh_hosts
-from scheduler.drivers.system import TRACED_S, Ends, NoPidfdError, is_readable, keep_descriptors, open_more_files
 from scheduler.errors import BugError
 from scheduler.model.config import Config
 from scheduler.model.counters import RECEIVED, SENT, Counted, add
-from scheduler.model.events import Created, Event, ForceKill, Gone, Keeper, Kill, LetGo, NotCreated, Send, Signal, Spawn
+from scheduler.model.events_and_effects import (
+    Created,
+    Event,
+    ForceKill,
+    Gone,
+    Keeper,
+    Kill,
+    LetGo,
+    NotCreated,
+    Send,
+    Signal,
+    Spawn,
+)
 
 LAST_WAIT_S: Final = 1.0  # for each process at the very end; SIGKILL takes far less
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from scheduler.drivers.process_spec import Fingerprint, Surroundings, fingerprint
 from scheduler.model.config import Config
-from scheduler.model.events import ProgramFound, Replaced, Spawn
+from scheduler.model.events_and_effects import ProgramFound, Replaced, Spawn
 
 DIGITS: Final = 12  # of the name of a program
 MOST_COPIES: Final = 8  # of a type

@@ -21,7 +21,7 @@ from scheduler.drivers.postgres import Connection, ConnectionPool
 from scheduler.drivers.statement_runner import answer_to
 from scheduler.drivers.statements import THEIRS, Answer, Failure, Rows, setting
 from scheduler.model.config import Config, Scheduler
-from scheduler.model.events import ConnectionsChanged, Event, Fetched, NotExpanded, Opened, no_connection
+from scheduler.model.events_and_effects import ConnectionsChanged, Event, Fetched, NotExpanded, Opened, no_connection
 from scheduler.model.queue_requests import Cells
 from scheduler.model.sql_text import WRAPPING, doubled_key
 from scheduler.model.states import IGNORE, Machine

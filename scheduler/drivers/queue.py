@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, assert_never
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.statement_runner import RefusedStatements, cause_of
 from scheduler.drivers.statements import OURS, Answer, Done, Query, Rows, Table, encode, setting, to_json
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.counters import WAITED, Counted, Times
 from scheduler.model.queue_requests import CLAIM_COLUMNS, SUSPECT_AFTER, ClaimPosition, ClaimRequest, read_claim

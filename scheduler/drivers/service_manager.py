@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.drivers.loop import Loop, Timer
-from scheduler.drivers.system import unix_address
+from scheduler.drivers.os_calls import unix_address
 
 GAP_S = 1.0  # between two status lines, and two attempts to send READY
 

@@ -13,6 +13,7 @@ from typing import Any
 from scheduler.drivers import ssh_protocol as ssh
 from scheduler.drivers.keeper_scripts import words_of
 from scheduler.drivers.loop import Loop
+from scheduler.drivers.os_calls import Ends, signal_name
 from scheduler.drivers.process_spec import (
     EXEC_DIRECTORY,
     NOT_FOUND,
@@ -22,9 +23,8 @@ from scheduler.drivers.process_spec import (
     passed_environment,
 )  # fmt: skip
 from scheduler.drivers.ssh_supervisor import SshProcess
-from scheduler.drivers.system import Ends, signal_name
 from scheduler.model.config import AgentType, Config, Host
-from scheduler.model.events import Event, Gone, HostDown, HostUp, NotCreated, Spawn
+from scheduler.model.events_and_effects import Event, Gone, HostDown, HostUp, NotCreated, Spawn
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from select import EPOLLIN, EPOLLOUT
 from typing import Final, TypeVar, get_args
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.system import close_all
+from scheduler.drivers.os_calls import close_all
 from scheduler.errors import BugError
 
 PACKET_BYTES: Final = 200_000  # what a socket takes at once with the buffer that Linux gives by default

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from scheduler.drivers import ssh_protocol as ssh
 from scheduler.drivers.loop import Loop, Timer
+from scheduler.drivers.os_calls import TRACED_S, Ends, close_all, is_readable, pidfd_of, pipes, signal_name, spawn
 from scheduler.drivers.ssh_protocol import PacketSocket
-from scheduler.drivers.system import TRACED_S, Ends, close_all, is_readable, pidfd_of, pipes, signal_name, spawn
 from scheduler.model.states import HOST_LINK, LinkEvent, LinkState
 
 ENVIRONMENT: Final = frozenset({"HOME", "USER", "LOGNAME", "LANG", "PATH", "SSH_AUTH_SOCK", "LD_LIBRARY_PATH"})

@@ -14,9 +14,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from scheduler.cli.config_files import is_embedded_url
-from scheduler.cli.optional_servers import address, cannot_listen
+from scheduler.cli.database_session import connect, people_database
 from scheduler.cli.output import warn
-from scheduler.cli.session import connect, people_database
+from scheduler.cli.web_and_metrics import address, cannot_listen
 from scheduler.errors import ConfigError, DroverError
 from scheduler.metrics.families import STATEMENTS, families
 from scheduler.model.config import Config

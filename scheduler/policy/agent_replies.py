@@ -11,10 +11,11 @@ import json
 from typing import Final
 
 from scheduler.model import protocol
-from scheduler.model.events import Echo, RunStatement
+from scheduler.model.events_and_effects import Echo, RunStatement
 from scheduler.model.protocol import parse, printable
 from scheduler.model.queue_requests import LogRow
 from scheduler.model.states import DIE, FINISH, NEVER, NEXT, OK, SAID, ST_READY
+from scheduler.policy.agent_pool import DISABLED
 from scheduler.policy.completion import finish
 from scheduler.policy.dispatch import (
     assign,
@@ -27,7 +28,6 @@ from scheduler.policy.dispatch import (
     put_back,
     recall_unsent,
 )
-from scheduler.policy.pool import DISABLED
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from scheduler.model.config import AgentType, Scheduler
 from scheduler.model.counters import BOUNDS
-from scheduler.model.events import JobEnded, LetGo, Signal
+from scheduler.model.events_and_effects import JobEnded, LetGo, Signal
 from scheduler.model.protocol import Item, printable
 from scheduler.model.queue_requests import End, ItemFailure, SaveRow
 from scheduler.model.states import (

@@ -13,7 +13,7 @@ name the function that handles each event, and what is done when each deadline h
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
 from scheduler.model.states import CANCELLED, NEVER, RUNNING, ST_FREE, ProgramEvent

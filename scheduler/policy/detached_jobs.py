@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from scheduler.model import states as s
-from scheduler.model.events import Adopted, FindDetached, Gone, Keeper, NotCreated, Spawn
+from scheduler.model.events_and_effects import Adopted, FindDetached, Gone, Keeper, NotCreated, Spawn
 from scheduler.model.protocol import Item
 from scheduler.policy import completion
 from scheduler.policy.deadlines import RECORD

@@ -1,6 +1,6 @@
 """The state of the detached jobs of this daemon: which wait for a process to be attached, and which slots have one."""
 
-from scheduler.model.events import Keeper, Spawn
+from scheduler.model.events_and_effects import Keeper, Spawn
 from scheduler.model.protocol import Item
 from scheduler.model.queue_requests import Adoption
 from scheduler.policy.job import Job

@@ -27,7 +27,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from scheduler.errors import AgentError
-from scheduler.model.events import LogMessage, Spawn
+from scheduler.model.events_and_effects import LogMessage, Spawn
 from scheduler.model.protocol import Item, fill_template
 from scheduler.model.states import DIE, FED, KEEP, NEVER, ST_FREE, ST_PREP, ST_READY, ST_SPAWNED, QueryState
 from scheduler.policy import detached_jobs, program_rollout

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import Scheduler
-from scheduler.model.events import ConnectionKind, ConnectionsChanged, no_connection
+from scheduler.model.events_and_effects import ConnectionKind, ConnectionsChanged, no_connection
 from scheduler.model.states import LEASE, NEVER, ST_PREP, ST_READY, ST_SPAWNED, LeaseEvent, LeaseState
 from scheduler.policy import completion, program_rollout
 from scheduler.policy.completion import NOT_BEGUN

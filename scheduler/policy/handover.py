@@ -17,7 +17,7 @@ from typing import Any, Final
 import attrs
 
 from scheduler.model.config import Config
-from scheduler.model.events import FindDetached
+from scheduler.model.events_and_effects import FindDetached
 from scheduler.model.states import NEVER, ST_FREE, ST_PREP, ST_READY, ST_RUNNING, QueryState
 from scheduler.policy import completion
 from scheduler.policy.agent_replies import ask_next

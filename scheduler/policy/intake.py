@@ -7,7 +7,7 @@ A multi-SQL-query waits for an expansion connection: all types share `expansions
 from collections.abc import Sequence
 from typing import Final
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.protocol import (
     LINE_LIMIT,
     Item,
@@ -22,6 +22,7 @@ from scheduler.model.protocol import (
 from scheduler.model.queue_requests import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
 from scheduler.model.sql_text import cursor_query
 from scheduler.model.states import BLOCKED, NO_LIMIT, RUNNING, QueryEvent
+from scheduler.policy.agent_pool import DISABLED
 from scheduler.policy.completion import (
     GIVEN_BACK,
     KILLED,
@@ -39,7 +40,6 @@ from scheduler.policy.completion import (
 from scheduler.policy.dispatch import enqueue
 from scheduler.policy.group_lease import give_back_unbegun, missing_for
 from scheduler.policy.job import TRIED_ALONE, Job, Pool, Verdict
-from scheduler.policy.pool import DISABLED
 from scheduler.policy.query_progress import IN_PROGRESS, JobQuery
 from scheduler.policy.rates import short_value
 from scheduler.policy.state import MissingConnection, State

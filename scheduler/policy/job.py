@@ -8,7 +8,7 @@ from scheduler.model.protocol import Item, Row, as_bytes
 from scheduler.model.queue_requests import PLAIN, Claim, ClaimRequest, ItemFailure, MarkRow, Rules
 from scheduler.model.states import NEVER, RUNNING, QueryState
 from scheduler.model.trace_context import PARENT, trace_environment, trace_id
-from scheduler.policy import pool as pools
+from scheduler.policy import agent_pool as pools
 from scheduler.policy.handover_values import BYTES, Snapshot, set_fields, text_of
 from scheduler.policy.query_progress import JobQuery, as_key
 from scheduler.policy.run_queue import Lane

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Final
 
 from scheduler.model import queue_requests as r
-from scheduler.model.events import NotSaved
+from scheduler.model.events_and_effects import NotSaved
 from scheduler.model.queue_requests import ClaimRequest, End, ItemFailure, LogRow, MarkRow, OutputRow, SaveRow
 from scheduler.model.states import BIT_FAILURE, FAILED, NEVER
 from scheduler.policy.deadlines import GATHER, LOCKS, Deadlines

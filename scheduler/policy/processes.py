@@ -13,17 +13,17 @@ time that it fails at once.
 from collections.abc import Sequence
 from typing import Final
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import states as s
 from scheduler.model.counters import DIED, SPAWNED
 from scheduler.model.queue_requests import OutputRow
 from scheduler.policy import agent_replies, completion, detached_jobs, group_lease, program_rollout
-from scheduler.policy.agent_output import Piece
 from scheduler.policy.capacity import HostState
 from scheduler.policy.conditions import AGENT
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
 from scheduler.policy.dispatch import recall_prefetched
 from scheduler.policy.job import Job
+from scheduler.policy.output_buffers import Piece
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 from scheduler.policy.unstartable_jobs import BLOCK

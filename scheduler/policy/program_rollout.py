@@ -15,7 +15,7 @@ Hosts that are not this machine have files of their own, which nobody looks at: 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import states as s
 from scheduler.model.states import ProgramEvent, ProgramState
 from scheduler.policy.canary_verdict import BY_COMMAND, Canary, Judgement

@@ -6,7 +6,7 @@ intake.py makes jobs of claimed rows; outbox.py decides which requests are sent 
 from collections.abc import Sequence
 from typing import Final
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.states import CLAIMED, QUEUED
 from scheduler.policy import detached_jobs

@@ -13,16 +13,16 @@ from typing import Any, Final
 
 import attrs
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.protocol import Item
 from scheduler.model.states import BLOCKED, NEVER
 from scheduler.policy import completion, detached_jobs, group_lease, program_rollout
+from scheduler.policy.agent_pool import DISABLED
 from scheduler.policy.capacity import QueueState
 from scheduler.policy.deadlines import PROGRESS
 from scheduler.policy.dispatch import enqueue, stop_starving
 from scheduler.policy.job import Job, Pool, Verdict
-from scheduler.policy.pool import DISABLED
 from scheduler.policy.rates import RateLimit, Rates
 from scheduler.policy.run_queue import Placement
 from scheduler.policy.slots import Slot, timeouts_of

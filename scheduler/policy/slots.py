@@ -18,14 +18,14 @@ from typing import Final
 
 from scheduler.model import states as s
 from scheduler.model.config import AgentType, Scheduler
-from scheduler.model.events import Effect, ForceKill, Kill, LogMessage
+from scheduler.model.events_and_effects import Effect, ForceKill, Kill, LogMessage
 from scheduler.model.protocol import Item
-from scheduler.policy.agent_output import AgentOutput
 from scheduler.policy.canary_verdict import Record
 from scheduler.policy.capacity import HostState
 from scheduler.policy.deadlines import SLOTS, Deadlines
 from scheduler.policy.handover_values import Snapshot, set_fields
 from scheduler.policy.job import Job, Pool, Prefetched
+from scheduler.policy.output_buffers import AgentOutput
 from scheduler.policy.prefetch_window import Pace
 from scheduler.policy.run_queue import RunQueue
 

@@ -13,17 +13,17 @@ from typing import Final
 
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.model.counters import Counted, add
-from scheduler.model.events import CloseQuery, ConnectionKind, Effect, Expand, Fetch, LogMessage, Send
+from scheduler.model.events_and_effects import CloseQuery, ConnectionKind, Effect, Expand, Fetch, LogMessage, Send
 from scheduler.model.protocol import printable
 from scheduler.model.queue_requests import PLAIN, LogRow
 from scheduler.model.states import NEVER, NO_LIMIT, ST_FAIL, QueryEvent, QueryState
-from scheduler.policy.agent_output import Capture
 from scheduler.policy.capacity import HostState, QueueState
 from scheduler.policy.claims import Claims
 from scheduler.policy.deadlines import LEASE, MARK, RATES, STARTS, TIME_LIMITS, Deadlines
 from scheduler.policy.detached_state import Keepers
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.outbox import Outbox
+from scheduler.policy.output_buffers import Capture
 from scheduler.policy.quotas import Quotas
 from scheduler.policy.rates import Rates
 from scheduler.policy.run_queue import Placement

@@ -17,7 +17,7 @@ from typing import Final
 
 from scheduler.drivers import ssh_protocol as ssh
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.system import close_all, hide
+from scheduler.drivers.os_calls import close_all, hide
 from scheduler.errors import AgentError
 from scheduler.ssh.host_connections import ConnectionPool
 from scheduler.ssh.paramiko_io import CallQueue, Relay

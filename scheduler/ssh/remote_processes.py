@@ -21,8 +21,8 @@ from typing import Any, Final
 import paramiko
 
 from scheduler.drivers.loop import Callback, Steps, Task, Until
+from scheduler.drivers.os_calls import close_all
 from scheduler.drivers.ssh_protocol import TOO_LONG, Ended, Lost, Note, NotStarted, Report, SshSettings, Started
-from scheduler.drivers.system import close_all
 from scheduler.errors import AgentError, WorldError
 from scheduler.ssh.paramiko_io import (
     BROKEN,

@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from scheduler.cli.database_session import Session
 from scheduler.cli.output import as_json
-from scheduler.cli.session import Session
 from scheduler.errors import DroverError
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import SEE_RESULT, CommandError, Verb, parse

@@ -14,7 +14,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import ConnStatus, TransactionStatus
 
-from scheduler.cli.session import MASKED, NOTHING, Session, open_session, translated_errors
+from scheduler.cli.database_session import MASKED, NOTHING, Session, open_session, translated_errors
 from scheduler.drivers.statements import STANDARD, setting
 from scheduler.errors import WorldError
 

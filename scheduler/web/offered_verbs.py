@@ -7,7 +7,7 @@ what a job in its state would refuse.
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from scheduler.cli.session import Session
+from scheduler.cli.database_session import Session
 from scheduler.model.states import BLOCKED, FAILED, HELD, IN_HAND, JOB_STATES, SKIPPED, TERMINAL, states_before
 from scheduler.model.verbs import HOST, JOB, TYPE, VERBS, Verb
 from scheduler.web.database_sessions import Login

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from scheduler.cli.database_session import NOTHING, Session
 from scheduler.cli.health import group_warnings, headline, level_of, read_group, sentence
-from scheduler.cli.session import NOTHING, Session
 from scheduler.cli.show import describe
 from scheduler.cli.status import jobs_in_states
 from scheduler.model.states import IN_HAND, JOB_STATES, TERMINAL

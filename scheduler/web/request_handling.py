@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 
-from scheduler.cli.session import Session
+from scheduler.cli.database_session import Session
 from scheduler.errors import ConfigError, WorldError
 from scheduler.web import job_filter
 from scheduler.web.database_sessions import shows_states_only

@@ -27,9 +27,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scheduler.cli.config_files import is_embedded_url
-from scheduler.cli.optional_servers import address, cannot_listen
+from scheduler.cli.database_session import people_database
 from scheduler.cli.output import warn
-from scheduler.cli.session import people_database
+from scheduler.cli.web_and_metrics import address, cannot_listen
 from scheduler.errors import DroverError
 from scheduler.model.config import Config
 from scheduler.web import actions, pages, sign_in

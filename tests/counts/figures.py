@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import psycopg
 
-from scheduler.model.config_text import parse
+from scheduler.model.config_reader import parse
 from scheduler.model.queue_requests import EndAndClaim
 from scheduler.policy.core import Core
 from tests.core_tools import make_core

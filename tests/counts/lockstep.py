@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
 from scheduler.drivers.queue import FEW
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Host
 from scheduler.policy.core import Core

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.protocol import Row
 from scheduler.model.queue_requests import Claim, ClaimPosition, ClaimRequest

@@ -17,7 +17,7 @@ from scheduler.drivers.loop import Loop
 from scheduler.drivers.query_cursors import DECLARE
 from scheduler.drivers.queue import QueueConnection, settings
 from scheduler.drivers.statements import Answer, Query, Rows, encode, load, read_failure, read_rows
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Scheduler
 from scheduler.package_data import schema_dir

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.policy.core import Core
 from tests.core_tools import make_core

@@ -13,7 +13,7 @@ import pytest
 from scheduler.daemon.command_rows import VERBS_ABOUT
 from scheduler.database import migrate
 from scheduler.errors import WorldError
-from scheduler.model.events import Settled
+from scheduler.model.events_and_effects import Settled
 from scheduler.model.queue_requests import Claim, EndAndClaim, Save, SaveRow, Settle
 from scheduler.package_data import schema_dir
 from tests.connection_tools import OWNER, fetch, rows_of

@@ -9,12 +9,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from scheduler.cli.session import Session
-from scheduler.cli.session import statement as command_statement
+from scheduler.cli.database_session import Session
+from scheduler.cli.database_session import statement as command_statement
 from scheduler.daemon.command_rows import VERBS_ABOUT
 from scheduler.daemon.connections import PLANS
 from scheduler.drivers.loop import Loop
-from scheduler.model.events import EndedAndClaimed
+from scheduler.model.events_and_effects import EndedAndClaimed
 from scheduler.model.queue_requests import (
     START,
     Claim,

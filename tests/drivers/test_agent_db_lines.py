@@ -8,7 +8,7 @@ from psycopg.conninfo import make_conninfo
 from scheduler.drivers.agent_db_lines import AgentDb
 from scheduler.drivers.loop import Loop
 from scheduler.model.config import AgentType, Config, Scheduler
-from scheduler.model.events import ConnectionsChanged, Event, RunStatement, StatementAnswered
+from scheduler.model.events_and_effects import ConnectionsChanged, Event, RunStatement, StatementAnswered
 from tests.connection_tools import backends, end_backends, fetch, let_in, shut_out
 from tests.loop_tools import turn_until
 

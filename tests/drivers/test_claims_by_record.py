@@ -5,7 +5,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from scheduler.model.events import EndedAndClaimed
+from scheduler.model.events_and_effects import EndedAndClaimed
 from scheduler.model.queue_requests import End, EndAndClaim, RecordInHand
 from tests.connection_tools import OTHER, QUERIES, ask, fetch, rows_of, take_group
 from tests.queue_tools import OWNER, WANT, Desk, insert, many, states

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from scheduler.drivers.loop import Loop
-from scheduler.model.events import EndedAndClaimed, Settled
+from scheduler.model.events_and_effects import EndedAndClaimed, Settled
 from scheduler.model.queue_requests import Claim, EndAndClaim, Settle
 from tests.connection_tools import take_group
 from tests.counts.queues import Real

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.model.events import EndedAndClaimed, Written
+from scheduler.model.events_and_effects import EndedAndClaimed, Written
 from scheduler.model.queue_requests import Claim, EndAndClaim, RecordInHand, Save, SaveRow
 from tests.connection_tools import OTHER, OWNER, QUERIES, ask, fetch, rows_of, take_group
 from tests.queue_tools import WANT, Desk, end, insert, locked, many, mark, states

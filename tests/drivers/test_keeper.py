@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 
 from scheduler.drivers.keeper_scripts import INTERRUPTED, NOT_BEGUN, NOT_KEPT, carried, release_words, words_of
-from scheduler.model.events import Keeper
+from scheduler.model.events_and_effects import Keeper
 from tests.needs import need
 from tests.patience import PATIENCE_S
 

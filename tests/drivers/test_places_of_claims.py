@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from scheduler.model.events import EndedAndClaimed
+from scheduler.model.events_and_effects import EndedAndClaimed
 from tests.connection_tools import fetch
 from tests.queue_tools import WANT, Desk, insert, locked, many
 

@@ -15,7 +15,7 @@ import pytest
 from scheduler.drivers.pipes import CHUNK
 from scheduler.errors import BugError
 from scheduler.model.config import AgentType
-from scheduler.model.events import Clogged, Created, ForceKill, Gone, Kill, Send, Unclogged
+from scheduler.model.events_and_effects import Clogged, Created, ForceKill, Gone, Kill, Send, Unclogged
 from tests.agent_tools import is_gone, watch
 from tests.child_tools import Family, Make, command, open_descriptors, python, sh
 from tests.loop_tools import turn_until

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from scheduler.model.events import Clogged, Gone, Kill, Send, Unclogged
+from scheduler.model.events_and_effects import Clogged, Gone, Kill, Send, Unclogged
 from tests.agent_tools import is_gone, watch
 from tests.child_tools import Make, command, sh
 from tests.loop_tools import turn_until

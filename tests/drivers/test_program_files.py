@@ -10,7 +10,7 @@ from scheduler.drivers import program_files
 from scheduler.drivers.process_spec import Surroundings
 from scheduler.drivers.program_files import ProgramFiles, copies_folder
 from scheduler.model.config import AgentType, Config, Host
-from scheduler.model.events import NotCreated, ProgramFound, Replaced
+from scheduler.model.events_and_effects import NotCreated, ProgramFound, Replaced
 from tests.child_tools import Make
 
 HERE = {"here": Host()}

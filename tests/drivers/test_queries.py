@@ -9,7 +9,7 @@ from psycopg.conninfo import make_conninfo
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.query_cursors import FIRST_ROWS, JobQueries
 from scheduler.model.config import Config, Scheduler
-from scheduler.model.events import ConnectionsChanged, Event, Fetched, NotExpanded, Opened
+from scheduler.model.events_and_effects import ConnectionsChanged, Event, Fetched, NotExpanded, Opened
 from scheduler.model.sql_text import cursor_query
 from tests.connection_tools import backends, end_backends, fetch, let_in, member, shut_out
 from tests.loop_tools import turn_until

@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from scheduler.model.events import EndedAndClaimed, NotSaved, Saved
+from scheduler.model.events_and_effects import EndedAndClaimed, NotSaved, Saved
 from scheduler.model.queue_requests import PLAIN, Claim, ClaimRequest, EndAndClaim, Rules, Save, SaveRow
 from tests.connection_tools import OTHER, OWNER, QUERIES, ask, fetch, rows_of, run, take_group
 from tests.loop_tools import turn_until

@@ -5,7 +5,7 @@ from itertools import pairwise
 import psycopg
 import pytest
 
-from scheduler.model.events import EndedAndClaimed, Saved, Settled
+from scheduler.model.events_and_effects import EndedAndClaimed, Saved, Settled
 from scheduler.model.queue_requests import ClaimRequest, EndAndClaim, Save, SaveRow, Settle
 from tests.connection_tools import OTHER, fetch
 from tests.queue_tools import Desk, end, insert, many, states

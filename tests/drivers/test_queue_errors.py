@@ -6,7 +6,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from scheduler.drivers.statement_runner import cause_of
 from scheduler.drivers.statements import Failure
-from scheduler.model.events import EndedAndClaimed, LockedFound, NotSaved
+from scheduler.model.events_and_effects import EndedAndClaimed, LockedFound, NotSaved
 from scheduler.model.queue_requests import EndAndClaim, FindLocked, Save, SaveRow
 from tests.connection_tools import end_backends, fetch, take_group
 from tests.loop_tools import turn_until

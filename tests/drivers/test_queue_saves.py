@@ -5,7 +5,7 @@ import json
 import psycopg
 import pytest
 
-from scheduler.model.events import Saved, Written
+from scheduler.model.events_and_effects import Saved, Written
 from scheduler.model.queue_requests import (
     EndAndClaim,
     ItemFailure,

@@ -12,7 +12,7 @@ import pytest
 from psycopg.errors import CheckViolation, LockNotAvailable
 
 from scheduler.drivers.loop import Loop
-from scheduler.model.events import EndedAndClaimed
+from scheduler.model.events_and_effects import EndedAndClaimed
 from scheduler.model.queue_requests import Claim, EndAndClaim, Settle
 from tests.connection_tools import OWNER, fetch, take_group
 from tests.counts.queues import Real

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.system import SIGNALS, Signals
+from scheduler.drivers.os_calls import SIGNALS, Signals
 from tests.loop_tools import turn_until
 
 

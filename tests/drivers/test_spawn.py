@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.config import AgentType, Host, Limits
-from scheduler.model.events import Created, Gone, NotCreated, Replaced, Send
+from scheduler.model.events_and_effects import Created, Gone, NotCreated, Replaced, Send
 from tests.child_tools import Make, command, open_descriptors, program, sh
 from tests.needs import need
 

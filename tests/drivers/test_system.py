@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.drivers.system import Identity, identity, is_gone
+from scheduler.drivers.os_calls import Identity, identity, is_gone
 from tests.agent_tools import is_gone as has_ended
 from tests.agent_tools import watch
 
@@ -76,7 +76,7 @@ def test_a_dead_process_is_gone_before_and_after_it_is_reaped() -> None:
 
 GIVEN = """
 import os, signal
-from scheduler.drivers.system import keep_descriptors, mend_what_was_given
+from scheduler.drivers.os_calls import keep_descriptors, mend_what_was_given
 given = os.open("/dev/zero", os.O_RDONLY)
 os.set_inheritable(given, True)
 os.close(0)

@@ -31,8 +31,8 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from scheduler.drivers import local_process
+from scheduler.drivers.os_calls import Ends, NoPidfdError, pidfd_of, pipes
 from scheduler.drivers.statements import load, texts
-from scheduler.drivers.system import Ends, NoPidfdError, pidfd_of, pipes
 from scheduler.package_data import schema_dir
 
 VARIABLE: Final = "FAULTS_POINTS"

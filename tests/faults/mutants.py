@@ -74,7 +74,7 @@ MUTANTS: Final = (
     _python("requests_in_flight_are_forgotten_with_the_connection",
             " ".join(f"end_and_claim:before=error@{n}" for n in range(3, 21, 3)),
             "scheduler.policy.outbox", "            self.repeats.appendleft(request)\n", "            pass\n"),
-    _sql("rows_are_not_compared_after_a_loss", " ".join(f"end_and_claim:after=error@{n}" for n in range(2, 7)),
+    _sql("rows_are_not_compared_after_a_loss", " ".join(f"end_and_claim:after=error@{n}" for n in range(2, 18, 3)),
          ("rescue", "not jq_pk = any (:live::bigint[])", "false")),
 )  # fmt: skip
 

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.cli.session import Session
+from scheduler.cli.database_session import Session
 from scheduler.cli.wait import REDRAW_S, redraw
 from tests.cli_tools import CONFIG, DROVER, Done, environment
 from tests.integration.conftest import Ask, Launch

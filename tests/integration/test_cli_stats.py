@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from scheduler.cli.session import Session
+from scheduler.cli.database_session import Session
 from scheduler.cli.stats import LOG_LINES, REASONS
 from tests.cli_tools import Drover, finish, insert, run_as, write_log
 from tests.integration.conftest import Ask, Launch

@@ -8,7 +8,7 @@ from threading import Thread
 import psycopg
 import pytest
 
-from scheduler.cli.session import Session
+from scheduler.cli.database_session import Session
 from scheduler.cli.wait import job_ends
 from tests.cli_tools import ANNOUNCE, DROVER, Done, Drover, environment, finish, insert, one
 

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from scheduler.cli.database_session import Session
 from scheduler.cli.health import COLUMNS, Limits, database_warnings
-from scheduler.cli.session import Session
 from tests.cli_tools import Drover, insert
 from tests.conftest import _database
 

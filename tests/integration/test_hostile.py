@@ -16,7 +16,7 @@ import pytest
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.pipes import BURST_S, FLOOD_CHUNK, FREE, LINE_S, LINES_CHUNK, SHARE
 from scheduler.model.config import Config, Scheduler
-from scheduler.model.events import Send
+from scheduler.model.events_and_effects import Send
 from tests.child_tools import Family
 from tests.child_tools import python as script
 from tests.cli_tools import Drover

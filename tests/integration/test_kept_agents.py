@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.drivers.system import LEAVE
+from scheduler.drivers.os_calls import LEAVE
 from tests.agent_tools import cmdline
 from tests.faults import reexecs
 from tests.integration.conftest import Launch

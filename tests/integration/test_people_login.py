@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from scheduler.cli.config_files import load
-from scheduler.cli.session import running_database
+from scheduler.cli.database_session import running_database
 from tests.cli_tools import CONFIG, Drover
 
 Configure = Callable[..., None]

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from scheduler.cli.session import translated_errors
+from scheduler.cli.database_session import translated_errors
 from scheduler.database import migrate
 from scheduler.database.embedded import temporary
 from scheduler.errors import WorldError

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from scheduler.drivers.system import identity
+from scheduler.drivers.os_calls import identity
 from tests.agent_tools import cmdline
 from tests.builds import IS_COMPILED
 from tests.cli_tools import Drover
@@ -382,14 +382,14 @@ def test_trace_logs_every_command_to_a_driver_j105(launch: Launch) -> None:
 
 def test_the_boot_id_of_systemd_is_used_if_the_kernel_hides_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     told = identity().boot_id
-    monkeypatch.setattr("scheduler.drivers.system.BOOT_ID", Path("/nonexistent"))
+    monkeypatch.setattr("scheduler.drivers.os_calls.BOOT_ID", Path("/nonexistent"))
     monkeypatch.setenv("DROVER_BOOT_ID", told.replace("-", ""))
     assert identity().boot_id == told
 
 
 @pytest.mark.parametrize("told", ["", "nonsense"])
 def test_an_invalid_boot_id_is_ignored(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
-    monkeypatch.setattr("scheduler.drivers.system.BOOT_ID", Path("/nonexistent"))
+    monkeypatch.setattr("scheduler.drivers.os_calls.BOOT_ID", Path("/nonexistent"))
     monkeypatch.setenv("DROVER_BOOT_ID", told)
     assert identity().boot_id == ""
 

@@ -54,11 +54,11 @@ def test_signals_during_the_exec_of_the_new_program_are_kept_r94(serve: Serve, p
 
 def test_a_program_that_cannot_be_imported_replaces_nothing_r94(serve: Serve, program: Path) -> None:
     daemon = serve(reexec=True)
-    whole = (program / "scheduler" / "drivers" / "system.py").read_text()
-    (program / "scheduler" / "drivers" / "system.py").write_text("def half")
+    whole = (program / "scheduler" / "drivers" / "os_calls.py").read_text()
+    (program / "scheduler" / "drivers" / "os_calls.py").write_text("def half")
     daemon.until(lambda: "the new program cannot go on" in daemon.stderr(), what="it does not try it")
     assert daemon.wait(daemon.insert(jq_type="puppet", jq_args="true"))["jq_attempt"] == 1
-    (program / "scheduler" / "drivers" / "system.py").write_text(whole + "\n# whole again\n")
+    (program / "scheduler" / "drivers" / "os_calls.py").write_text(whole + "\n# whole again\n")
     again(daemon)
     assert daemon.stderr().count("SyntaxError") == daemon.stderr().count("the new program cannot go on") == 1
     assert daemon.stop() == 0

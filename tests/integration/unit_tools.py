@@ -25,7 +25,7 @@ from uuid import uuid4
 from psycopg.conninfo import make_conninfo
 
 from scheduler.drivers.fd_store import FdStore
-from scheduler.drivers.system import LEAVE
+from scheduler.drivers.os_calls import LEAVE
 from tests.integration.daemon import BASE, ERRORS, RUN, Daemon
 from tests.patience import PATIENCE_S
 

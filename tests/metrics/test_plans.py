@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.cli.session import Session, open_session, statement
+from scheduler.cli.database_session import Session, open_session, statement
 from scheduler.metrics.families import STATEMENTS
 
 ENDED = 100_000

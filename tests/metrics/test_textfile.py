@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg.conninfo import make_conninfo
 
-from scheduler.cli import optional_servers
+from scheduler.cli import web_and_metrics
 from scheduler.metrics.families import COLUMNS, OF_COUNTERS, OF_TIMES
 from tests.cli_tools import Done
 from tests.metrics.conftest import Metrics
@@ -77,7 +77,7 @@ def test_file_that_cannot_be_written_is_a_sentence(site: str, metrics: Metrics, 
 def test_missing_package_is_named_with_what_to_install(
     site: str, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optional_servers, "METRICS_PACKAGES", ("nosuch_package",))
+    monkeypatch.setattr(web_and_metrics, "METRICS_PACKAGES", ("nosuch_package",))
     told = metrics(site)
     assert told.status == 2
     assert told.err.endswith(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scheduler.model.config import AgentType
-from scheduler.model.events import Spawn
+from scheduler.model.events_and_effects import Spawn
 from tests.sim.broken import Broken
 
 if TYPE_CHECKING:

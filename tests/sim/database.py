@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from scheduler.model.config import AgentType
-from scheduler.model.events import EndedAndClaimed, Settled
+from scheduler.model.events_and_effects import EndedAndClaimed, Settled
 from scheduler.model.queue_requests import (
     PLAIN,
     SUSPECT_AFTER,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from scheduler.model.config import AUTO
-from scheduler.model.events import Drain, Replaced, Stop
+from scheduler.model.events_and_effects import Drain, Replaced, Stop
 from scheduler.model.queue_requests import SUSPECT_AFTER
 from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED, LeaseState, ProgramEvent
 from tests.sim import configs, invariants

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import attrs
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
 from scheduler.model.host_filters import FILTERS

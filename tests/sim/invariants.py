@@ -12,7 +12,7 @@ from itertools import product
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import AUTO
 from scheduler.model.queue_requests import SUSPECT_AFTER, EndAndClaim, Mark, OutputRow, ReadContents, Save
 from scheduler.model.states import (

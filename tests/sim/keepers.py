@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from scheduler.model.events import Gone, Spawn
+from scheduler.model.events_and_effects import Gone, Spawn
 from tests.sim import invariants
 from tests.sim.agents import read_item
 

@@ -85,7 +85,7 @@ MUTANTS: Final = (
          "            self.repeats.appendleft(request)\n", "            pass\n"),
     _one("end_before_its_output", "output_comes_in_order", _POLICY + "outbox",
          "if unwritten := {row.job for row in rows}:", "if unwritten := set():"),
-    _one("idle_not_cleared_on_kill", "books_are_right nothing_impossible_happens ValueError", _POLICY + "pool",
+    _one("idle_not_cleared_on_kill", "books_are_right nothing_impossible_happens ValueError", _POLICY + "agent_pool",
          "            self.remove_idle(slot)\n", "            pass\n"),
     _one("still_fetching_is_no_more", "done_means_worked counts_are_right", _POLICY + "job",
          "return query.state is QueryState.EXHAUSTED", "return query.has_run"),

@@ -6,7 +6,7 @@ The query's text is what the core wrote, so that a wrong watermark shows; only t
 import re
 from typing import TYPE_CHECKING, Final
 
-from scheduler.model.events import Fetched, NotExpanded, Opened
+from scheduler.model.events_and_effects import Fetched, NotExpanded, Opened
 from scheduler.model.protocol import Row
 from tests.sim.broken import Broken
 from tests.sim.database import Row as JobRow

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import count, islice
 from typing import Any, Final, NamedTuple
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Host
 from scheduler.model.queue_requests import Claim, ClaimPosition, ClaimRequest

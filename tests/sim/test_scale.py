@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.model.config_text import parse
+from scheduler.model.config_reader import parse
 from scheduler.policy.core import Core
 from tests.sim import scale
 from tests.sim.scale import ACTS, a_day, reached

@@ -18,7 +18,7 @@ from scheduler.drivers.loop import Loop
 from scheduler.drivers.queue import QueueConnection
 from scheduler.drivers.statements import Failure, Query, load
 from scheduler.model.config import AgentType
-from scheduler.model.events import EndedAndClaimed, Event, LockedFound, Saved, Settled
+from scheduler.model.events_and_effects import EndedAndClaimed, Event, LockedFound, Saved, Settled
 from scheduler.model.queue_requests import (
     SUSPECT_AFTER,
     Adoption,

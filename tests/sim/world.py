@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Config, Host
 from scheduler.model.host_filters import FILTERS

@@ -7,9 +7,9 @@ from select import EPOLLIN, EPOLLOUT
 from typing import Any
 
 from scheduler.drivers.loop import Loop
+from scheduler.drivers.os_calls import Ends
 from scheduler.drivers.ssh_protocol import Ended, Lost, NotStarted, Report, SshSettings, Start, Started
 from scheduler.drivers.ssh_supervisor import SshProcess
-from scheduler.drivers.system import Ends
 from tests.loop_tools import turn_until
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.policy.agent_output import PIECE, Capture, Piece
+from scheduler.policy.output_buffers import PIECE, Capture, Piece
 
 TEXT = "aé€😀\n"  # characters of one to four bytes
 

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from scheduler.model.config import AgentType, Config, Database, Host, Limits, Queue, Scheduler
-from scheduler.model.config_text import key_lines, parse
+from scheduler.model.config_reader import key_lines, parse
 from tests.config_tools import FIELDS, LEAST, SHIPPED, UNCOMMENTED, agent, good
 from tests.needs import need
 

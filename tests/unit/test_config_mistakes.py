@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler.errors import ConfigError
 from scheduler.model.config import ConfigMistakes
-from scheduler.model.config_text import key_lines, parse
+from scheduler.model.config_reader import key_lines, parse
 from tests.config_tools import FIELDS, LEAST, SHIPPED, UNCOMMENTED, agent, good, mistakes
 
 SNIPPETS = st.sampled_from(

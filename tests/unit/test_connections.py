@@ -5,7 +5,7 @@ from typing import Any
 import attrs
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType
 from scheduler.policy.core import Core
 from tests.core_tools import claim, make_core, ready, saved, settle, turn

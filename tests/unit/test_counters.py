@@ -1,7 +1,7 @@
 """What the core counts for `drover metrics`, and that it is counted once."""
 
 from scheduler.model import counters as c
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType
 from tests.core_tools import claim, make_core, ready, sent, settle, turn
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.queue_requests import ClaimRequest, SaveRow, read_claim
 from scheduler.policy.core import Core

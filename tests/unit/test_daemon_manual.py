@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scheduler.cli.parser import command_parser
-from scheduler.drivers.system import LEAVE, SIGNALS
+from scheduler.drivers.os_calls import LEAVE, SIGNALS
 from scheduler.model.states import IGNORE, IMPOSSIBLE, SLOT_CELLS, STATE_NAMES, VIOLATION
 from tests.needs import need
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.queue_requests import Claim
 from scheduler.model.states import ST_FREE, ST_FREEING, ST_READY, ST_RUNNING, ST_SPAWNED

@@ -5,7 +5,7 @@ from typing import Any
 import attrs
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model import states as s
 from scheduler.model.config import AgentType, Config, Host

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scheduler.cli import config_files
 from scheduler.errors import ConfigError
 from scheduler.model.config import AgentType, Config, ConfigMistakes, Database, Host, Limits, Queue, Scheduler
-from scheduler.model.config_text import key_lines, parse
+from scheduler.model.config_reader import key_lines, parse
 
 Tree = dict[str, Any]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import protocol
 from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType

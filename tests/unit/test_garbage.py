@@ -1,4 +1,4 @@
-"""What is in hand is freed without the cyclic collector, which the daemon lets run rarely (drivers/system.py)."""
+"""What is in hand is freed without the cyclic collector, which the daemon lets run rarely (drivers/os_calls.py)."""
 
 import gc
 from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.model.states import ST_READY, ST_RUNNING, QueryState
 from scheduler.policy.core import Core

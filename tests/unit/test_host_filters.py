@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.config import AgentType, Host
-from scheduler.model.events import Woken
+from scheduler.model.events_and_effects import Woken
 from scheduler.model.priority_ranges import LETTERS
 from scheduler.model.queue_requests import ClaimRequest
 from scheduler.policy.core import Core

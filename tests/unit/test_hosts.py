@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.states import ST_FREE
 from scheduler.policy.core import Core

@@ -89,9 +89,9 @@ CONCERNS = {
         "drivers/ssh_supervisor.py",  # that of a process which a program before us started
     ),
     r"\bsubprocess\.Popen\(": ("daemon/cgroup_warden.py", "daemon/upgrade.py", "drivers/libpq.py"),
-    r"\bos\.posix_spawn\(": ("drivers/system.py",),
-    r"\bsignal\.set_wakeup_fd\(": ("drivers/system.py",),
-    r"\btomllib\.loads\(": ("model/config_text.py",),  # configuration
+    r"\bos\.posix_spawn\(": ("drivers/os_calls.py",),
+    r"\bsignal\.set_wakeup_fd\(": ("drivers/os_calls.py",),
+    r"\btomllib\.loads\(": ("model/config_reader.py",),  # configuration
     r"\bProcesses\(": ("daemon/wiring.py",),  # main: what puts the others together
 }  # fmt: skip
 BEFORE_OR_BESIDE = ("cli/", "database/")

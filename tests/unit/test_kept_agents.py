@@ -12,7 +12,7 @@ from scheduler.daemon.fd_store_handover import PAGE_BYTES, AgentDescription, Sha
 from scheduler.daemon.handover_document import renumbered
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.pipes import Outputs, Pipes
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Config, Host
 from tests.core_tools import claim, make_core, ready, sent, settle, turn
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType
-from scheduler.model.events import NotSaved
+from scheduler.model.events_and_effects import NotSaved
 from scheduler.model.queue_requests import (
     ClaimRequest,
     End,

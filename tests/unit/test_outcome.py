@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType
 from scheduler.model.queue_requests import SaveRow
 from tests.core_tools import claim, make_core, ready, saved, settle, spawned, turn

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import MOST_LINES, AgentType, Host
 from scheduler.policy.core import Core
 from scheduler.policy.prefetch_window import AHEAD_S, FAST_S, FEW, MOST_CROWD, REST_S, SLOW_S, MeanPace, Pace

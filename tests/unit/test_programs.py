@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.states import ProgramEvent, ProgramState

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType
 from scheduler.model.protocol import parse_statement, printable
 from tests import read_transcripts

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.policy.conditions import Condition, Forget, Policy, Release, Wait
 from scheduler.policy.core import Core
 from scheduler.policy.quotas import CONDITION, Quotas

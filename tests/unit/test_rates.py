@@ -5,7 +5,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.queue_requests import Claim, ClaimRequest, EndAndClaim, Rules
 from scheduler.model.states import NEVER
 from scheduler.policy.core import Core

@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from scheduler.model.config import AgentType, Config, Host
-from scheduler.model.events import Reloaded
+from scheduler.model.events_and_effects import Reloaded
 from scheduler.model.protocol import Item
 from scheduler.policy.run_queue import RunQueue
 from tests.core_tools import claim, make_core, ready, sent

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.cli.import_scheduler_conf import convert
 from scheduler.model.config import AgentType, Config, Host
-from scheduler.model.config_text import parse
+from scheduler.model.config_reader import parse
 from scheduler.policy.run_queue import Placement
 
 AGENT = "agent=a | /bin/a\n"

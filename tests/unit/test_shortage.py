@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType
 from scheduler.model.states import NEVER, ST_RUNNING

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Host
 from scheduler.policy.conditions import Answer, Condition, Policy, Release, Wait, decide
 from scheduler.policy.core import Core

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from tests.core_tools import claim, logged, make_core, ready
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.model.events import ContentsRead, NotSaved, Stop
+from scheduler.model.events_and_effects import ContentsRead, NotSaved, Stop
 from scheduler.model.queue_requests import (
     SUSPECT_AFTER,
     Claim,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from scheduler.model import events as e
+from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType
 from scheduler.model.trace_context import trace_environment, trace_id
 from tests.core_tools import claim, make_core, ready, sent, settle, turn

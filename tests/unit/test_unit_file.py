@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.drivers.system import LEAVE
+from scheduler.drivers.os_calls import LEAVE
 from scheduler.package_data import etc_dir
 from tests.needs import need
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.cli.session import Session
+from scheduler.cli.database_session import Session
 from scheduler.web.database_sessions import Login
 from scheduler.web.job_filter import Filter
 from scheduler.web.pages import ROWS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cli import optional_servers
+from scheduler.cli import web_and_metrics
 from scheduler.cli.main import main
 from tests.cli_tools import DROVER, environment
 
@@ -33,7 +33,7 @@ def test_web_serves_until_ctrl_c_and_prints_where(web_database: str, tmp_path: P
 def test_missing_packages_are_named_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], web_database: str
 ) -> None:
-    monkeypatch.setattr(optional_servers, "WEB_PACKAGES", ("starlette", "nosuch_package"))
+    monkeypatch.setattr(web_and_metrics, "WEB_PACKAGES", ("starlette", "nosuch_package"))
     monkeypatch.setenv("DROVER_DATABASE_URL", web_database)
     assert main(["web"]) == 2
     said = capsys.readouterr().err

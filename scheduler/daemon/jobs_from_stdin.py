@@ -25,7 +25,7 @@ from scheduler.drivers.postgres import Connection
 from scheduler.drivers.statement_runner import AGAIN_S, answer_to, cause_of
 from scheduler.drivers.statements import Failure, Query, Rows
 from scheduler.model.config import Config
-from scheduler.model.events import JobEnded
+from scheduler.model.events_and_effects import JobEnded
 
 READ_BYTES: Final = 65_536
 ATTRIBUTES: Final = re.compile(" .*=")  # of a type that is `license version=2`
