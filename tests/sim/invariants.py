@@ -158,17 +158,22 @@ def books_are_right(world: State) -> None:
 def slots_are_as_configured(sim: "Sim", world: State) -> None:
     """Each type has its slots on each of its hosts, and all of them its limits; what is gone is out of the way."""
     config, slots = sim.daemon.config, world.slots
+    limits = {pool: timeouts_of(pool.kind, config.scheduler) for pool in world.pools.values()}
     for number, slot in enumerate(slots.all):
         is_idle = slot.state == ST_READY and (slot.is_removed or slot.wanted is FINISH)
         if slot.number != number or slots.vacant.count(number) != slot.is_vacant or is_idle:
             broken("slots_are_as_configured", f"slot {number} is {slot.number}, in state {slot.state}: {slot.wanted}")
-        if slot.timeouts != timeouts_of(slot.pool.kind, config.scheduler):
+        configured = limits.get(slot.pool) or timeouts_of(slot.pool.kind, config.scheduler)  # of a type that is gone
+        if slot.timeouts != configured:
             broken("slots_are_as_configured", f"slot {number} has old limits")
     for name, pool in world.pools.items():
         kind = config.agents.get(name)
-        found = Counter(slot.host.name for slot in pool.slots if not slot.is_removed and slot.pool is pool)
+        found: dict[str, int] = {}
+        for slot in pool.slots:
+            if not slot.is_removed and slot.pool is pool:
+                found[slot.host.name] = found.get(slot.host.name, 0) + 1
         wanted = dict.fromkeys(config.hosts_of(name), kind.slots) if kind is not None else {}
-        if found != wanted or (kind is not None and pool.kind is not kind) or found.total() != len(pool.slots):
+        if found != wanted or (kind is not None and pool.kind is not kind) or sum(found.values()) != len(pool.slots):
             broken("slots_are_as_configured", f"type {name} has slots {found}, {wanted} are configured")
 
 
@@ -358,8 +363,10 @@ def quotas_keep_their_limits(sim: "Sim", world: State) -> None:
 
 def claims_leave_what_is_reserved(world: State, turn: EndAndClaim) -> None:
     """Queues without a reservation claim nothing that would be in the way of one that has some."""
-    in_hand = Counter((job.pool, job.queue) for job in world.jobs.values())
     kept = {q.name: q.reserved for q in world.queues.values() if q.reserved and not q.paused}
+    if not kept:
+        return
+    in_hand = Counter((job.pool, job.queue) for job in world.jobs.values())
     for pool, urgent in product(world.pools.values(), (False, True)):  # urgent rows have places of their own
         own = Counter({queue: count for (of, queue), count in in_hand.items() if of is pool})
         wanted = [want for want in turn.wanted if want.type == pool.name and (urgent or not want.urgent)]
@@ -368,7 +375,7 @@ def claims_leave_what_is_reserved(world: State, turn: EndAndClaim) -> None:
         slots = Counter(slot.host.name for slot in pool.slots if slot.host.is_open)
         places = {name: (max(host.max, 0) or slots[name]) + urgent * host.urgent for name, host in world.hosts.items()}
         size = sum(min(count, places[name]) for name, count in slots.items())
-        if kept and asked and common > max(size - min(sum(kept.values()), size - 1), 0):
+        if asked and common > max(size - min(sum(kept.values()), size - 1), 0):
             broken("claims_leave_what_is_reserved", f"{common} of {pool.name} in hand, {kept} is kept of {size}")
 
 
