@@ -37,7 +37,7 @@ from scheduler.model.events_and_effects import Woken
 from scheduler.model.host_filters import FILTERS, ranges_text
 from scheduler.model.queue_filters import parse_filter
 from scheduler.model.rate_limits import limits_in_words, read_limits
-from scheduler.model.states import CANCELLED, HELD, IN_HAND, SKIPPED, TERMINAL, ProgramEvent, states_before
+from scheduler.model.states import CANCELLED, HELD, IN_HAND, RUNNING, SKIPPED, TERMINAL, ProgramEvent, states_before
 from scheduler.model.verbs import SEE_RESULT, Command, CommandError, filter_of
 
 PIECE: Final = 1000  # rows that one statement of a flush looks at, which takes tens of milliseconds
@@ -93,7 +93,10 @@ def signal(context: Context, row: CommandRow, command: Command) -> Outcome:
         number = _signal_number(words[1])
         agents = context.core.signal(pk, number) if row.state in IN_HAND and row.is_ours else 0
         if not agents:
-            raise CommandError(f"job {pk} is not running: it is {row.state}")
+            is_at_rest = row.state == RUNNING  # between two items, say, or in the hands of another daemon
+            raise CommandError(
+                f"no agent works on job {pk} here now" if is_at_rest else f"job {pk} is not running: it is {row.state}"
+            )
         return Done(f"job {pk}: {Signals(number).name} to {agents} agent{'s' * (agents > 1)}", {str(pk): True})
     if len(words) % 2:
         raise CommandError(f"a signal is required for job {words[-1]}")

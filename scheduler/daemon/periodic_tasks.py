@@ -87,7 +87,9 @@ class PeriodicTasks:
         self._due = dict.fromkeys(self._tasks, NEVER)
 
     def set_timers(self, timers: Scheduler) -> None:
-        """Apply another configuration."""
+        """Apply another configuration; what is removed by age begins anew if another age is wanted."""
+        if timers.days_kept != self._timers.days_kept:
+            self._flush = None
         self._timers = timers
         for task in ("tables", "all", "flush", "starts"):
             self.bring_forward(task)

@@ -144,10 +144,11 @@ class Upgrade:
         self._waits_for = ""
         self._trial: Task[None] | None = None
         self._copy: str | None = None
+        self._is_to_copy = follows  # once, when nothing is under way
         if takeover is not None:
             self._report_outcome(takeover)
         elif follows:
-            self._copy = keep_copy(program.environment)
+            self._keep_copy()
 
     def _report_outcome(self, takeover: exec_handover.Takeover) -> None:
         """Tell those who asked for it that the program was replaced, or why it was not."""
@@ -158,6 +159,14 @@ class Upgrade:
         text = takeover.reason if is_back else f"version {version()} has taken over from {given['version']}"
         self._outcomes = {int(pk): (not is_back, text) for pk in given.get("commands", ())}
         self._copy = given.get("copy") if is_back else None
+        self._is_to_copy &= not is_back  # it runs from that one
+
+    def _keep_copy(self) -> None:
+        """Copy the files of this program, to go on from them if the next one cannot."""
+        self._is_to_copy, self._copy = False, keep_copy(self._program.environment)
+        if self._copy is not None and self._program.files() != self._running:  # they were replaced meanwhile
+            remove_copy(self._copy)
+            self._copy = None
 
     @property
     def is_resting(self) -> bool:
@@ -179,6 +188,8 @@ class Upgrade:
         with suppress(OSError):  # too many open files, most likely; the next check may find it better
             before, self._last = self._last, self._program.files()
             is_new = self._last != self._tried or self._loop.now >= self._again_at
+            if self._is_to_copy and self.is_resting and self._last == self._running and not self._daemon.is_frozen:
+                self._keep_copy()
             if self.is_resting and self._last == before and self._last != self._running and is_new:
                 self._begin("the program was replaced")
 
@@ -200,7 +211,7 @@ class Upgrade:
         log_line("info", f"reexec: {why}: the new program is tried, and goes on with all agents")
         self._tried, self._again_at, self._since, self._told_at = self._last, NEVER, self._loop.now, self._loop.now
         if self._copy is None and self._running == self._program.files():
-            self._copy = keep_copy(self._program.environment)
+            self._keep_copy()
         self._fire(UpgradeEvent.ASKED)
 
     # ---- one state after the other

@@ -184,8 +184,9 @@ class Loop:
         self.now = now = self._clock()
         if now >= self._restart_at:
             self._restart_watchdog(now)
-        if took > PAUSE_S or now - left - wait_s > PAUSE_S:
-            self.on_pause(now - before)
+        is_late = now - left - wait_s > PAUSE_S
+        if took > PAUSE_S or is_late:
+            self.on_pause(now - before if is_late else took)  # a wait that was wanted is none
             events = self._epoll.poll(0, max(len(self._callbacks), 1))  # all that is ready by now
         callbacks, stale, timers = self._callbacks, self._stale, self._timers
         if stale:

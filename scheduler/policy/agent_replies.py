@@ -76,8 +76,8 @@ def ok(state: State, slot: Slot, now: float) -> bytes | None:
         return None
     if slot.is_unsent:
         state.withdraw_line(slot)
+        put_back_unsent(state, slot)  # first: the job that was to get that line is not to blame
         _violate(state, slot, "OK for a line that was not sent yet", now)
-        put_back_unsent(state, slot)
         return None
     if NEVER != slot.clogged_until <= slot.assigned_at + state.timers.write_limit and not slot.prefetched:
         _violate(state, slot, "OK for a line that was not read", now)  # it has not read since before that was sent

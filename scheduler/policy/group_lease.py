@@ -23,7 +23,7 @@ from typing import Any, Final
 from scheduler.model import events_and_effects as e
 from scheduler.model.config import Scheduler
 from scheduler.model.events_and_effects import ConnectionKind, ConnectionsChanged, no_connection
-from scheduler.model.states import LEASE, NEVER, ST_PREP, ST_READY, ST_SPAWNED, LeaseEvent, LeaseState
+from scheduler.model.states import LEASE, NEVER, NO_LIMIT, ST_PREP, ST_READY, ST_SPAWNED, LeaseEvent, LeaseState
 from scheduler.policy import completion, program_rollout
 from scheduler.policy.completion import NOT_BEGUN
 from scheduler.policy.dispatch import stop_starving
@@ -366,7 +366,7 @@ def connections_changed(state: State, event: ConnectionsChanged, now: float) -> 
         former = state.missing_connections.get(event.need)
         since = former.since if former else now
         missing = MissingConnection(no_connection(event.login, event.reason), since, now + event.seconds)
-    state.connections_missing(event.need, missing, NEVER if event.reason is None else event.up)
+    state.connections_missing(event.need, missing, NO_LIMIT if event.reason is None else event.up)
     hold_types(state)
     for job in list(state.jobs.values()):
         has_begun = not completion.is_untouched(job) or (job.query is not None and job.query.has_connection)

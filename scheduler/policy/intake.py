@@ -301,6 +301,7 @@ def fetched(state: State, event: e.Fetched, now: float) -> None:
             enqueue(state, job, items, job.host)
     else:
         _enqueue_by_host(state, job, [(item, rows[item.number - base][place_at]) for item in items])
+    state.mark_dirty(job.pool)  # though none of these rows can be sent, more are to be fetched
     conclude_if_over(state, job, now)
 
 

@@ -13,6 +13,7 @@ from scheduler.model.states import (
     DIE,
     DONE,
     NEVER,
+    NO_LIMIT,
     RUNNING,
     ST_FAIL,
     ST_FREE,
@@ -102,12 +103,12 @@ class Report:
         """Return the row of the scheduler, slot -1: its state, what is in hand, its statements, how it is."""
         held = {
             "jobs": len(self._state.jobs), "expansions": len(self._state.expanding), **self._state.counts,
-            "shortages": [_shortage(host) for host in self._state.hosts.values() if host.most < NEVER],
+            "shortages": [_shortage(host) for host in self._state.hosts.values() if host.most < NO_LIMIT],
         } | vitals  # fmt: skip
         return {
             "slot": -1,
             "state": ST_RUNNING if self._state.is_assigning else ST_FREE,
-            "name": "draining" if self._state.draining else name,
+            "name": self.phase(name),
             "age": age,
             "pid": pid,
             "parameter": json.dumps(held | {"statements": statements}),

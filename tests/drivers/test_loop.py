@@ -317,3 +317,21 @@ def test_a_turn_in_which_the_process_was_stopped_is_a_pause(timed: Loop, clock: 
     timed.turn(timed.now)
     timed.turn(timed.now)
     assert said == [7.0]
+
+
+def test_the_wanted_wait_behind_a_slow_turn_is_no_part_of_the_pause(timed: Loop, clock: Clock) -> None:
+    class Waits:
+        """An epoll on which nothing happens: it waits as long as it is asked to, by the clock of the test."""
+
+        def poll(self, seconds: float, _most: int = 0) -> list[tuple[int, int]]:
+            clock.now += seconds
+            return []
+
+    said: list[float] = []
+    timed.on_pause = said.append
+    timed.at(timed.now, lambda: setattr(clock, "now", clock.now + 0.75))
+    timed.turn(timed.now)
+    epoll, timed._epoll = timed._epoll, Waits()  # type: ignore[assignment]
+    timed.turn(clock.now + 8.0)
+    timed._epoll = epoll
+    assert said == [0.75]

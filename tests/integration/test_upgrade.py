@@ -10,7 +10,8 @@ import pytest
 
 from tests.integration.conftest import Launch, Serve
 from tests.integration.puppets import LOCAL, Meeting, puppet
-from tests.integration.upgrade_tools import GOES_ON, again, replace
+from tests.integration.test_commands import command
+from tests.integration.upgrade_tools import GOES_ON, again, change, replace
 
 pytestmark = pytest.mark.slow
 
@@ -155,6 +156,27 @@ def test_a_busy_agent_whose_program_was_replaced_ends_after_its_item_r95(
     meeting.let_go()
     assert daemon.wait(first)["jq_attempt"] == daemon.wait(second)["jq_attempt"] == 1
     assert ("old" in daemon.log_text(first), "new" in daemon.log_text(second)) == (True, True)
+
+
+def test_the_second_upgrade_can_be_handed_back_too_r94(
+    serve: Serve, program: Path, meeting: Meeting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place := tmp_path / "run").mkdir()
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(place))
+    daemon = serve(reexec=True, status_interval=1.0)
+    (first,) = place.iterdir()
+    pk = daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('here')}; {meeting.wait}")
+    assert meeting.hear() == "here"
+    replace(program)
+    again(daemon)
+    daemon.until(lambda: [*place.iterdir()] not in ([], [first]), what="no copy of the new program is made")
+    daemon.wait(command(daemon, "status"))  # it does nothing else while it copies
+    change(program, "daemon/wiring.py", "    def turn(self) -> None:\n", "    def turn(self) -> None:\n        1 / 0\n")
+    daemon.until(lambda: "the old one goes on" in daemon.stderr(), what="nothing is handed back")
+    meeting.let_go()
+    assert daemon.wait(pk)["jq_attempt"] == 1
+    assert daemon.stop() == 0
+    assert list(place.iterdir()) == []
 
 
 def test_copy_of_a_killed_daemon_is_removed_by_the_next_r94(

@@ -8,7 +8,7 @@ from scheduler.model.config import AgentType
 from scheduler.model.states import NEVER, ST_RUNNING
 from scheduler.policy.core import Core
 from scheduler.policy.deadlines import SHORTAGE
-from tests.core_tools import claim, make_core, saved, settle, spawned, turn
+from tests.core_tools import claim, make_core, ready, saved, settle, spawned, turn
 
 RUN = {"run": AgentType(command=("run",), kind="exec", slots=8)}
 WHY = "agent 'run': cannot start 'run': Too many open files (errno 24); raise LimitNOFILE of the scheduler"
@@ -115,3 +115,13 @@ def test_why_names_the_shortage() -> None:
     told = f"host alpha cannot start more than 2 agents, tried again within 1 s: {WHY}"
     assert [row["reason"] for row in core.report.agent_rows(0.0)] == [told]
     assert "cannot start more than 2 agents" in core.report.scheduler_row(1, "serving", 1.0, {}, {})["parameter"]
+
+
+# ---- what the daemon is doing
+
+
+def test_the_status_of_a_daemon_that_steps_down_says_so() -> None:
+    core = make_core()
+    ready(core, claim(1))
+    assert core.step_down(1.0)
+    assert core.report.scheduler_row(1, "serving", 1.0, {}, {})["name"] == "stepping down"

@@ -100,6 +100,17 @@ def test_more_oks_than_lines_are_a_violation() -> None:
     assert "violation" in slot.reason
 
 
+def test_an_ok_that_nobody_asked_for_is_not_told_of_the_job_that_is_to_come() -> None:
+    core = core_of()
+    slot = ready(core, claim(1))
+    sent(core)
+    core.agent_output(slot.number, b"OK\n", 0.0)
+    turn(core, claim(2))  # its line is not sent yet
+    core.agent_output(slot.number, b"OK\n", 0.0)
+    assert slot.wanted is DIE
+    assert [job for job, _, text in logged(core) if "violation" in text] == [1]
+
+
 def test_an_ok_before_its_lines_were_sent_takes_all_lines_back() -> None:
     core = core_of()
     query(core, 4)
@@ -204,3 +215,16 @@ def test_lines_ahead_are_processed_and_no_more_sent_during_a_drain(ends: str) ->
         core.tick(10_000.0)
     assert [core.agent_output(slot.number, b"OK\n", 10_000.0) for _ in range(4)] == [None] * 4
     assert [end.pk for end in core.state.outbox.ends] == [1, 2, 3, 4]
+
+
+# ---- rows that cannot be sent
+
+
+def test_a_batch_of_rows_that_cannot_be_sent_is_followed_by_the_next() -> None:
+    core = core_of()
+    turn(core, claim(1, msq=True))
+    core.take_effects(0.0)
+    core.handle(e.Opened(1, (b"n",), 50), 0.0)
+    assert e.Fetch in map(type, core.take_effects(0.0))
+    core.handle(e.Fetched(1, [(None,)] * 16, more=True), 0.0)
+    assert e.Fetch in map(type, core.take_effects(0.0))
