@@ -97,7 +97,8 @@ update drover.jobqueue
  where jq_pk = %s
 """
 REMOVED = """
-select 'R43 a file is left', jq_pk, jq_delete[1] from drover.jobqueue where jq_delete is not null and jq_state = 'done'
+select 'R43 a file is left', jq_pk, jq_delete[1], cleanup_state, cleanup_host, cleanup_text
+  from drover.jobqueue join drover.cleanup using (jq_pk) where jq_delete is not null and jq_state = 'done'
 """
 WORKED_ON = "select jq_pk from drover.jobs where jq_pk = any (%s) and jq_state in ('claimed', 'running')"
 REPEATED = """
