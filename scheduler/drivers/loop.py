@@ -186,7 +186,7 @@ class Loop:
             self._restart_watchdog(now)
         is_late = now - left - wait_s > PAUSE_S
         if took > PAUSE_S or is_late:
-            self.on_pause(now - before if is_late else took)  # a wait that was wanted is none
+            self.on_pause(now - before if is_late else took)  # a planned wait is no pause
             events = self._epoll.poll(0, max(len(self._callbacks), 1))  # all that is ready by now
         callbacks, stale, timers = self._callbacks, self._stale, self._timers
         if stale:

@@ -53,7 +53,7 @@ class Connection:
         self.is_up = False
         self.losses = 0  # of sessions
         self.refusal: str | None = None  # why the last attempt to connect failed; None once it is up
-        # Of the sessions that were lost last, unless they were a pooler's; whoever has ended one takes it out.
+        # The server processes of the last lost sessions, without those of a pooler. Whoever ends one removes it here.
         self.old_backends: deque[Backend] = deque(maxlen=OLD_BACKENDS)
         self.sent = 0  # statements, those of the sessions included
         self.stats: dict[str, Stat] = defaultdict(Stat)

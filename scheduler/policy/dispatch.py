@@ -301,7 +301,7 @@ def _start_agents(state: State, pool: Pool, unopened: Job | None, now: float) ->
     if not any(pool.free.values()):
         stop_starving(state, pool)
         return
-    pool.starve(now)  # from now on, if nothing below finds room; else that is taken back
+    pool.starve(now)  # taken back below if there is room
     starving = False
     for run_queue in pool.queues.all():
         again = [job for job, _, at in pool.second_tries if pool.queues.of(job, at) is run_queue]

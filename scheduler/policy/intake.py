@@ -53,8 +53,10 @@ SHARE: Final = 32  # for each agent that its type may have, if that is more: so 
 def receive(state: State, event: e.EndedAndClaimed | e.Claimed, now: float) -> None:
     """Make jobs of the claimed rows, and let them wait for agents, contents, a mark or a connection."""
     state.receive(False)
-    for pool in state.pools.values():
+    not_taken = {}
+    for name, pool in state.pools.items():
         pool.received()
+        not_taken[name] = _not_taken(state, pool)
     pools, jobs = state.pools, state.jobs
     for claim in event.claims:
         request = claim.request
@@ -72,7 +74,7 @@ def receive(state: State, event: e.EndedAndClaimed | e.Claimed, now: float) -> N
             give_back_unbegun(state, job, missing, now)
         elif refusal is not None:
             _refuse(state, job, refusal, now)
-        elif (why := _not_taken(state, pool)) is not None:
+        elif (why := not_taken[request.type]) is not None:
             give_back(state, job, why, now)
         elif pool.is_counted and (over := state.quotas.admit(job)) is not None:
             stop_job(state, job, Verdict(BLOCKED, over), now)
@@ -301,7 +303,7 @@ def fetched(state: State, event: e.Fetched, now: float) -> None:
             enqueue(state, job, items, job.host)
     else:
         _enqueue_by_host(state, job, [(item, rows[item.number - base][place_at]) for item in items])
-    state.mark_dirty(job.pool)  # though none of these rows can be sent, more are to be fetched
+    state.mark_dirty(job.pool)  # so that more rows are fetched, even if none of these can be sent
     conclude_if_over(state, job, now)
 
 

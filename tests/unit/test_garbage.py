@@ -1,4 +1,4 @@
-"""What is in hand is freed without the cyclic collector, which the daemon lets run rarely (drivers/os_calls.py)."""
+"""Jobs that end are freed without the cyclic garbage collector, which runs rarely in a daemon (drivers/os_calls.py)."""
 
 import gc
 from collections.abc import Iterator

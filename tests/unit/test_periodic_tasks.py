@@ -1,4 +1,4 @@
-"""What the periodic tasks of a daemon keep between two runs."""
+"""The periodic tasks of a daemon: what a reload changes."""
 
 import json
 from typing import Any

@@ -100,7 +100,7 @@ def test_more_oks_than_lines_are_a_violation() -> None:
     assert "violation" in slot.reason
 
 
-def test_an_ok_that_nobody_asked_for_is_not_told_of_the_job_that_is_to_come() -> None:
+def test_an_unexpected_ok_is_logged_under_the_job_that_the_agent_had_last() -> None:
     core = core_of()
     slot = ready(core, claim(1))
     sent(core)
