@@ -16,6 +16,7 @@ from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, rec, records
 from tests.integration.puppets import said
 from tests.integration.test_commands import command, told
+from tests.integration.test_reload import write
 
 HOST = "[hosts.alpha]\n"
 AGE = """
@@ -33,6 +34,7 @@ select (select count(*) from drover.output) + (select count(*) from drover.log w
 """
 LEFT = "select array_agg(jq_pk order by jq_pk) from drover.jobqueue where jq_type <> 'command'"
 LATE = "select count(*) from drover.jobqueue where jq_args = 'old'"
+HELD_UP = "select exists (select from pg_locks where not granted and relation = 'drover.output'::regclass)"
 
 
 @pytest.fixture
@@ -177,6 +179,21 @@ def test_retention_of_failed_jobs_is_their_own_r52(launch: Launch, text: str) ->
     told(daemon, "reload")
     daemon.until(lambda: daemon.value(LATE) < 2)
     assert daemon.execute("select jq_state::text from drover.jobqueue where jq_args = 'old'") == [{"jq_state": "done"}]
+
+
+def test_what_is_removed_by_age_follows_a_reload_though_a_pass_is_under_way_r52(launch: Launch, text: str) -> None:
+    daemon = launch("[scheduler]\nretention_failed = 5\n" + text)
+    said(daemon, "older than 5 days: removed 0 jobs")
+    add_old(daemon, 2500, "failed", 2)
+    with psycopg.connect(daemon.database) as connection:
+        connection.execute("lock table drover.output in share mode")  # which stops the pass at its first piece
+        told(daemon, "reload")
+        daemon.until(lambda: daemon.value(HELD_UP))
+        write(daemon, "[scheduler]\nretention_failed = 90\n" + text)
+        reload = command(daemon, "reload")
+    daemon.wait(reload)
+    said(daemon, "older than 90 days: removed 0 jobs")
+    assert 0 < daemon.value(LATE) < 2500
 
 
 def test_without_retention_nothing_is_removed_r52(launch: Launch, text: str) -> None:
