@@ -185,10 +185,11 @@ def unblock(context: Context, row: CommandRow, command: Command) -> Steps[Outcom
     pk = job_of(row, command) if condition is None or row.is_command else None
     cells = yield from context.change("unblock", command=row.pk, job=pk, condition=condition)
     wanted, done = (int(cell or 0) for cell in cells)
-    if done < wanted:
-        return Later()
+    count = row.progress if isinstance(row.progress, int) else wanted
+    if done < wanted:  # some are locked; what is unblocked now may be blocked again by then
+        return Later(progress=count)
     if condition:
-        return Done(f"{done} jobs were blocked on {condition}", {"unblocked": done})
+        return Done(f"{count} jobs were blocked on {condition}", {"unblocked": count})
     if done or row.took_effect:
         return Done(f"job {pk}: not blocked any more", {"unblocked": 1})
     return Done(f"job {pk} is not blocked: it is {row.state}", ok=False)

@@ -322,12 +322,12 @@ class Commands:
             return Done(str(mistake), ok=False)
 
     def _act(self, row: CommandRow, command: Command) -> Steps[Outcome]:
-        action = self._actions.get(VERBS[command.verb].carried_out_by, _run_query)
+        action, progress = self._actions.get(VERBS[command.verb].carried_out_by, _run_query), self._progress.get(row.pk)
         try:
-            outcome = action(self._context, row._replace(progress=self._progress.get(row.pk)), command)
+            outcome = action(self._context, row._replace(progress=progress), command)
             return outcome if isinstance(outcome, Done | Later | GoesOn) else (yield from outcome)
         except NoRowError:
-            return Later()
+            return Later(progress=progress)
 
     def _shut_down(self, row: CommandRow, command: Command) -> Steps[None]:
         """Acknowledge and obey: nothing can be acknowledged after it, and it is done once, acknowledged or not."""

@@ -28,6 +28,7 @@ from scheduler.drivers.statements import OURS, Failure, Query, Stat, setting
 from scheduler.model import events_and_effects as e
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.counters import Counted
+from scheduler.model.queue_requests import Cells
 from scheduler.policy.core import Core
 
 QUEUE, WATCH = "queue connection", "watch connection"
@@ -68,6 +69,7 @@ class WatchTasks(Protocol):
     def notified(self, channel: str) -> None: ...
     def poll(self) -> None: ...
     def show_soon(self) -> None: ...
+    def rescue_answered(self, rows: Sequence[Cells]) -> None: ...
 
 
 class Connections:
@@ -84,7 +86,7 @@ class Connections:
         self.refused = RefusedStatements(log_line, self._refused)
         self.rate_limit = NotifyRateLimit(loop, tasks.notified, self._timers.wake_interval)
         self.is_queue_ready = False
-        self._is_lost = False  # what was in flight for a program before us
+        self._took_over = False  # from a program before us, whose connections are lost
         self._reconciling: Task[None] | None = None
         self._create(writable(conninfo), f"listen drover_probe_{uuid4().hex}")
         self.set_owner(tasks.owner)
@@ -127,7 +129,7 @@ class Connections:
 
     def take_over(self, owner: str, backend: Sequence[Any] | None) -> None:
         """Continue the work of a program before us, whose connections are lost; `backend` was its server process."""
-        self._is_lost = True
+        self._took_over = True
         self.set_owner(owner)
         if backend is not None:
             self.queue.add_old_backend(int(backend[0]), str(backend[1]))
@@ -141,7 +143,8 @@ class Connections:
 
     def stats(self) -> dict[str, Stat]:
         """Return what was asked of the database, by statement."""
-        return self.queue.stats | self.watch.stats
+        queue, watch = self.queue.stats, self.watch.stats
+        return queue | watch | {name: queue[name] + watch[name] for name in queue.keys() & watch.keys()}
 
     def take_counted(self) -> Counted:
         """Return what was counted for drover metrics since the last call."""
@@ -168,7 +171,7 @@ class Connections:
     def _queue_up(self) -> None:
         if not self.log.recovered(QUEUE):
             log_line("info", f"{QUEUE}: up")
-        if self.queue.losses or self._is_lost:
+        if self.queue.losses or self._took_over:
             self._reconciling = Task(self._loop, self._reconcile(self._tasks.owner)).start()
         else:
             self.is_queue_ready = True
@@ -231,8 +234,8 @@ class Connections:
         strayed = {int(pk or 0) for (pk,) in not_ours.rows}
         if strayed:
             self._core.handle(e.RowsLost(tuple(row for row in rows if row[0] in strayed)), self._loop.now)
-        live = self._core.live_rows()
-        yield from statements.insist("rescue", **ours, live=live, age=0.0)
+        given_back = yield from statements.insist("rescue", **ours, live=self._core.live_rows(), age=0.0)
+        self._tasks.rescue_answered(list(given_back.rows))
         self.is_queue_ready = True
         self._core.handle(e.Woken(), self._loop.now)
 

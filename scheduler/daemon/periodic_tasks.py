@@ -5,7 +5,7 @@ another. They share the watch connection with the lease, which goes before them 
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from time import process_time
@@ -26,6 +26,7 @@ from scheduler.drivers.statements import to_json
 from scheduler.model.config import Scheduler
 from scheduler.model.counters import Counted, add, as_rows
 from scheduler.model.events_and_effects import Woken
+from scheduler.model.queue_requests import Cells
 from scheduler.model.states import NEVER, LeaseState
 from scheduler.policy.core import Core
 from scheduler.policy.group_lease import Lease
@@ -106,8 +107,8 @@ class PeriodicTasks:
         at_once = dict.fromkeys(
             ("read commands", "tables", "due", "recovery", "starts", "deliveries", "all", "flush", "detached"), now
         )
-        rescan = {"rescan": now + min(rescan_s, self._timers.rescan)}
-        self._due = dict.fromkeys(self._tasks, NEVER) | at_once | rescan
+        later = {"rescan": now + min(rescan_s, self._timers.rescan), "rescue": now + OWN_AGE_S}
+        self._due = dict.fromkeys(self._tasks, NEVER) | at_once | later
         self._knows_conditions = False
         self._core.report.show_hosts_again()
 
@@ -244,12 +245,18 @@ class PeriodicTasks:
 
     def give_back_lost(self, age: float = OWN_AGE_S) -> Steps[None]:
         """Give back rows of other owners, and rows of ours at least `age` seconds old that are not in memory."""
-        rows = yield from self._ask("rescue", live=self._core.live_rows(), age=age)
+        self.rescue_answered((yield from self._ask("rescue", live=self._core.live_rows(), age=age)), LOCKED_S)
+
+    def rescue_answered(self, rows: Sequence[Cells], again_s: float = OWN_AGE_S) -> None:
+        """Go on with the answer of query `rescue`: claim what was given back, and try again what was locked.
+
+        Rows of ours that were claimed right before a connection was lost can be told from new ones when they are old.
+        """
         count, failed_parents, is_left, _ = rows[0]
-        if is_left == b"t":  # locked
-            self._due["rescue"] = self._loop.now + LOCKED_S
+        if is_left == b"t" and self._is_serving:  # locked
+            self._due["rescue"] = self._loop.now + again_s
         if count not in (None, b"0"):
-            log_line("warning", f"rows given back that had no living owner: {text_of(count)}")
+            log_line("warning", f"rows given back that nobody had in hand: {text_of(count)}")
             self._core.handle(Woken(), self._loop.now)
         self.context.settle_listed(failed_parents)
 
@@ -281,15 +288,15 @@ class PeriodicTasks:
         self._due["all"] = self._loop.now + self._timers.status_interval
         self._recent_turn = self._loop.take_recent_turn()
         self.bring_forward("count")
-        yield from self._show(self._core.report.all_slots(self._loop.now))
+        yield from self._show(self._core.report.all_slots(self._loop.now), self._core.report.vacant)
 
     def _show_changes(self) -> Steps[None]:
-        rows = self._core.report.take_changed_slots(self._loop.now)
-        if rows or self._core.report.vacant:
-            yield from self._show(rows)
+        rows, gone = self._core.report.take_changed_slots(self._loop.now)
+        if rows or gone:
+            yield from self._show(rows, gone)
 
-    def _show(self, rows: list[dict[str, Any]]) -> Steps[None]:
-        """Show these slots, the agent types, and what the daemon is and has done."""
+    def _show(self, rows: list[dict[str, Any]], gone: list[int]) -> Steps[None]:
+        """Show these slots, which of them are gone, the agent types, and what the daemon is and has done."""
         report, loop = self._core.report, self._loop
         vitals = {
             "longest_turn_ms": round(loop.longest_turn * 1000, 1),
@@ -302,7 +309,7 @@ class PeriodicTasks:
         run_s = loop.now - self._began
         rows.append(report.scheduler_row(os.getpid(), self._lease.shown, run_s, self._statements(), vitals))
         agents = to_json(report.agent_rows(loop.now))
-        yield from self._ask("show_status", rows=to_json(rows), gone=report.vacant)
+        yield from self._ask("show_status", rows=to_json(rows), gone=gone)
         yield from self._ask("show_agents", rows=agents)
 
     def _show_starts(self) -> Steps[None]:

@@ -136,7 +136,7 @@ class Upgrade:
         self._follows, self._limit_s, self._locks = follows, limit_s, locks
         self._state = UpgradeState.RESTING
         self._until = self._look_at = NEVER
-        self._running = self._last = self._tried = program.files()
+        self._own_files = self._seen_files = self._tried_files = program.files()  # fingerprints
         self._again_at = NEVER  # when files that were tried are tried again
         self._commands: set[int] = set()  # that wait for what comes of it
         self._outcomes: dict[int, tuple[bool, str]] = {}  # of commands
@@ -164,7 +164,7 @@ class Upgrade:
     def _keep_copy(self) -> None:
         """Copy the files of this program, to go on from them if the next one cannot."""
         self._is_to_copy, self._copy = False, keep_copy(self._program.environment)
-        if self._copy is not None and self._program.files() != self._running:  # they were replaced meanwhile
+        if self._copy is not None and self._program.files() != self._own_files:  # they were replaced meanwhile
             remove_copy(self._copy)
             self._copy = None
 
@@ -186,11 +186,12 @@ class Upgrade:
         if not self._follows:
             return
         with suppress(OSError):  # too many open files, most likely; the next check may find it better
-            before, self._last = self._last, self._program.files()
-            is_new = self._last != self._tried or self._loop.now >= self._again_at
-            if self._is_to_copy and self.is_resting and self._last == self._running and not self._daemon.is_frozen:
+            before, self._seen_files = self._seen_files, self._program.files()
+            is_ours = self._seen_files == self._own_files
+            is_new = self._seen_files != self._tried_files or self._loop.now >= self._again_at
+            if self._is_to_copy and self.is_resting and is_ours and not self._daemon.is_frozen:
                 self._keep_copy()
-            if self.is_resting and self._last == before and self._last != self._running and is_new:
+            if self.is_resting and self._seen_files == before and not is_ours and is_new:
                 self._begin("the program was replaced")
 
     def ask(self, command: int) -> tuple[bool, str] | None:
@@ -208,9 +209,10 @@ class Upgrade:
     def _begin(self, why: str) -> None:
         if not self.is_resting:
             return
-        log_line("info", f"reexec: {why}: the new program is tried, and goes on with all agents")
-        self._tried, self._again_at, self._since, self._told_at = self._last, NEVER, self._loop.now, self._loop.now
-        if self._copy is None and self._running == self._program.files():
+        log_line("info", f"reexec: {why}: the new program is tried before it takes over")
+        self._tried_files, self._again_at = self._seen_files, NEVER
+        self._since = self._told_at = self._loop.now
+        if self._copy is None and self._own_files == self._program.files():
             self._keep_copy()
         self._fire(UpgradeEvent.ASKED)
 

@@ -8,7 +8,7 @@ ends: what it was for is tried again by the lease, or by the next rescan.
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -57,7 +57,7 @@ class Watch:
         self._is_paused = False  # another program is to take over: nothing but the lease
         self._is_written_down = False  # since that began all is written down
         self._takes_over: Callable[[], None] | None = None  # called when all is known that a program before us knew
-        self._is_unknown = False  # the program before us had another pid
+        self._has_new_pid = False  # the program before us had another pid
         self._is_opening = False  # the group is ours; commands that waited for a daemon come before its first job
         schedinfo = f"{self._identity.host}.{self._identity.pid}"
         self.connections = Connections(loop, config, conninfo, core, queries, schedinfo, self, daemon.role_changed)
@@ -89,12 +89,12 @@ class Watch:
         """Return what another program needs to go on with our group: JSON."""
         return {"owner": self.owner, "lease": self.lease.snapshot(), "backend": self.connections.queue.backend}
 
-    def restore(self, snapshot: Mapping[str, Any], ready: Callable[[], None], *, is_unknown: bool) -> None:
+    def restore(self, snapshot: Mapping[str, Any], ready: Callable[[], None], *, has_new_pid: bool) -> None:
         """Continue with the group of a program before us; `ready` is called when agents may be given work again.
 
-        `is_unknown`: others know a process as the owner that has ended, and may take the group over at once.
+        `has_new_pid`: others know a process as the owner that has ended, and may take the group over at once.
         """
-        self._is_unknown = is_unknown
+        self._has_new_pid = has_new_pid
         self.owner = snapshot["owner"]
         self.connections.take_over(self.owner, snapshot.get("backend"))
         self._takes_over = ready
@@ -102,7 +102,7 @@ class Watch:
 
     def _steps_of_takeover(self) -> Steps[None] | None:
         """Return the next step: the lease is renewed, rows and memory are compared, then the tables are read."""
-        if self._is_unknown:
+        if self._has_new_pid:
             return self._introduce()
         if statement := self.lease.step(self._loop.now):
             return self._lease_steps(statement)
@@ -111,7 +111,7 @@ class Watch:
 
     def _introduce(self) -> Steps[None]:
         """Write down which process the owner is now, before anybody sees that the one before us is gone."""
-        self._is_unknown = False
+        self._has_new_pid = False
         try:
             yield from self.register(self._config)
         except ConfigError as error:
@@ -168,6 +168,10 @@ class Watch:
     def show_soon(self) -> None:
         """Write the status of the daemon as soon as possible."""
         self.periodic.bring_forward("all")
+
+    def rescue_answered(self, rows: Sequence[Cells]) -> None:
+        """Go on with what query `rescue` has answered on the other connection."""
+        self.periodic.rescue_answered(rows)
 
     # ---- one task at a time
 

@@ -88,7 +88,7 @@ class Daemon:
                 limit_s=timers.reexec_limit, locks=locks, takeover=takeover,
             )  # fmt: skip
         if takeover is not None:
-            self.watch.restore(takeover.document["watch"], self._come_up, is_unknown=takeover.is_left)
+            self.watch.restore(takeover.document["watch"], self._come_up, has_new_pid=takeover.is_left)
         elif survivors is not None:
             self.processes.thaw()
         self._has_survivors = survivors is not None

@@ -268,6 +268,10 @@ class Stat:
         self.total_s += seconds
         self.max_s = max(self.max_s, seconds)
 
+    def __add__(self, other: "Stat") -> "Stat":
+        """Return the figures of a statement that runs on two connections."""
+        return Stat(self.count + other.count, self.total_s + other.total_s, max(self.max_s, other.max_s))
+
 
 def read_rows(result: pq.abc.PGresult) -> Rows:
     names = tuple(filter(None, map(result.fname, range(result.nfields))))

@@ -257,7 +257,7 @@ def _entries(kind: Any, table: Tree, path: Path, mistakes: list[Mistake]) -> Tre
 
 
 def _words(command: str) -> list[str]:
-    """Return the words of a command, split by the shell's rules for quotes (J44)."""
+    """Return the words of a command, split by the shell's rules for quotes."""
     try:
         return shlex.split(command)
     except ValueError as error:

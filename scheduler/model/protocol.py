@@ -23,8 +23,9 @@ OK, ERROR, WARNING, FATAL, LOG, EVENT = b"OK", b"ERROR", b"WARNING", b"FATAL", b
 SUCCESS, ITEMS, HEARTBEAT, ECHO = b"Success", b"ItemsProcessed", b"Heartbeat", b"ECHO"
 DB, FAIL, BLOCKED, RESULT = b"DB", b"FAIL", b"BLOCKED", b"RESULT"
 DEBUG = b"DEBUG"  # anything else
+OF_ITEM: Final = frozenset((ITEMS, FAIL, BLOCKED, RESULT))  # what they say is of the item in hand
 
-# A keyword ends at the end of the line, a blank or a colon; `DB` alone insists on its colon and space (F99).
+# A keyword ends at the end of the line, a blank or a colon; `DB` alone insists on its colon and space.
 _LINE: Final = re.compile(
     rb"(?:(OK|ERROR|WARNING|FATAL|LOG|EVENT|Success|ItemsProcessed|Heartbeat|ECHO|FAIL|BLOCKED|RESULT)"
     rb"(?:[ \t:]+(.*))?|(DB): (.*))",

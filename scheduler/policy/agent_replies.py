@@ -28,6 +28,7 @@ from scheduler.policy.dispatch import (
     put_back,
     recall_unsent,
 )
+from scheduler.policy.job import Job
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
@@ -49,6 +50,8 @@ def agent_output(state: State, slot: Slot, data: bytes, now: float) -> bytes | N
         keyword, text = parse(line)
         if len(line) > limit:
             _violate(state, slot, f"line over {limit} bytes", now)
+        elif keyword in protocol.OF_ITEM and (answer is not None or slot.job is None or slot.is_unsent):
+            _warn_of_no_item(state, slot, keyword, None if answer is None else before, now)
         elif keyword != protocol.OK:
             agent_said(state, slot, keyword, text, now)
         elif answer is None:
@@ -204,18 +207,24 @@ def _show(state: State, slot: Slot, prefix: str, text: bytes, now: float) -> Non
 
 
 def _count_items(state: State, slot: Slot, text: bytes, now: float) -> None:
-    if slot.job is None:
-        _write(state, slot, "WARNING", b"ItemsProcessed without an item in hand: it is to come before the OK", now)
-    elif text.isdigit() and len(text) < 10:
+    if text.isdigit() and len(text) < 10:
         slot.count_items(int(text))
     else:
         _write(state, slot, "WARNING", b"ItemsProcessed without a number: " + text[:100], now)
 
 
+def _warn_of_no_item(state: State, slot: Slot, keyword: bytes, last: Job | None, now: float) -> None:
+    """Log, for the last job that it had, that an agent speaks of an item but has none, or has not read its line."""
+    slot.fire(SAID, now)
+    slot.output.heartbeat(now)
+    text = keyword + b" without an item in hand: it is to come between the line of the item and its OK"
+    if _charge_output(state, slot, text, now):
+        pk = slot.about_job if last is None else last.pk
+        state.outbox.log(LogRow(pk, "WARNING", slot.host.name, slot.pool.name, slot.pid, text.decode()))
+
+
 def _end_item(state: State, slot: Slot, keyword: bytes, text: bytes, now: float) -> None:
     """Keep why the item fails, or cannot be done now, until its end; of several reasons all but the last are logged."""
-    if slot.job is None:
-        return
     word, is_failure = keyword.decode(), keyword == protocol.FAIL
     before = slot.failed if is_failure else slot.blocked
     if _charge_output(state, slot, text, now) and before is not None:

@@ -15,9 +15,9 @@ never more bytes than a pipe takes, so that an agent that reads only when it is 
 read.
 
 A host is full when its agents have reached its maximum, idle ones included. Then an agent of another type is asked to
-go: the one idle longest, if it has been idle for `min_idle` (F119, F121). A type whose work has waited that long for
+go: the one idle longest, if it has been idle for `min_idle`. A type whose work has waited that long for
 room takes the next agent of another type that becomes free instead, once per `min_idle` and host, so that no type can
-lock out another by never being idle and two types cannot kill each other's agents in turns (F2, F120). A type whose
+lock out another by never being idle and two types cannot kill each other's agents in turns. A type whose
 last start on a host failed is started there as slots.py says.
 """
 

@@ -19,7 +19,7 @@ from scheduler.model.protocol import (
     line_maker,
     printable,
 )
-from scheduler.model.queue_requests import PLAIN, SUSPECT_AFTER, ItemFailure, read_contents
+from scheduler.model.queue_requests import PLAIN, SUSPECT_AFTER, ItemFailure, MarkRow, read_contents
 from scheduler.model.sql_text import cursor_query
 from scheduler.model.states import BLOCKED, NO_LIMIT, RUNNING, QueryEvent
 from scheduler.policy.agent_pool import DISABLED
@@ -34,6 +34,7 @@ from scheduler.policy.completion import (
     fail_job,
     forget,
     give_back,
+    kill_job,
     progress,
     stop_job,
 )
@@ -164,6 +165,17 @@ def refuse_unreadable(state: State, pk: int, reason: str, now: float) -> None:
     job = state.jobs.get(pk)
     if job is not None and job.rules.unread:
         _refuse(state, job, f"its parameter or variables cannot be read: {reason}: insert another job with less", now)
+
+
+def refuse_unmarked(state: State, row: MarkRow, reason: str, now: float) -> None:
+    """Fail a job that may begin only once its row says that it runs, which the database refuses."""
+    job = state.jobs.get(row.pk)
+    if job is None or job.attempt != row.attempt or job.verdict is not None:
+        return
+    is_begun = job.started or job.lanes or row.pk in job.pool.query_jobs
+    if row.spool is not None or (job.rules.rescued and not is_begun):
+        kill_job(state, job, Verdict(KILLED, f"its row cannot be shown as running: {reason}", kills=True), now)
+        state.mark_dirty(job.pool)
 
 
 def _refuse(state: State, job: Job, reason: str, now: float) -> None:

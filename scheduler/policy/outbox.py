@@ -50,7 +50,7 @@ class Outbox:
         self.unsettled: deque[r.Settle] = deque()  # what was left of parents with many children
         self.gather_until = 0.0  # ends that come before go together
         self.is_record_due = False  # what is in hand is to be said anew
-        self.logs: list[LogRow] = [] if former is None else former.logs
+        self.logs: list[LogRow] = [] if former is None else former.all_logs()
         self.log_rows = len(self.logs)  # not saved yet, those on their way included
         self.log_size = sum(len(row.message) for row in self.logs)  # characters of them
         self.lost_logs: int = 0 if former is None else former.lost_logs
@@ -63,8 +63,8 @@ class Outbox:
         self._is_foreign = self.in_flight is not None  # the one in flight was sent in the name of a former owner
         self.resent = False  # the one in flight may have been carried out before
         self._logged_last = self._wrote_last = self._settled_last = self._rest_last = False
-        self._explained_ends = 0  # how many of the ends, and which rows, had all their logs in the last log request
-        self._explained_saves: set[int] = set()
+        self._logs_sent = 0  # rows, all in all
+        self._after_logs: dict[int, int] = {}  # jobs whose end or save goes after log rows: after how many were sent
         self._given_up: list[int] = []  # rows in hand that the database refused: in the records, for `rescue`
         self.locked: deque[r.Request] = deque()  # what met a lock, one of each kind, but for parts of a Settle
         self.locked_until = 0.0  # when the first of them may be tried again
@@ -92,11 +92,14 @@ class Outbox:
     def end(self, row: End) -> None:
         """Save the plain success of a job, with others that end soon."""
         self.ends.append(row)
+        if self.logs:
+            self._after_logs[row.pk] = self._logs_sent + len(self.logs)
 
     def save(self, row: SaveRow, failures: Sequence[ItemFailure] = ()) -> None:
         """Save a row; a newer save of the same row replaces an older one that still waits."""
         self.saves[row.pk] = row
-        self._explained_saves.discard(row.pk)
+        if self.logs:
+            self._after_logs[row.pk] = self._logs_sent + len(self.logs)
         if failures:
             self.failures.setdefault(row.pk, []).extend(failures)
             self._weigh(_weight_of(failures))
@@ -128,6 +131,11 @@ class Outbox:
         self.logs.append(row)
         self.log_rows += 1
         self.log_size += len(row.message)
+
+    def all_logs(self) -> list[LogRow]:
+        """Return the log rows that wait, for the first time or to be sent again."""
+        again = [request for request in [*self.repeats, *self.locked] if isinstance(request, r.WriteLog)]
+        return [*(row for request in again for row in request.rows), *self.logs]
 
     def output(self, row: OutputRow, *, is_followed: bool = False) -> None:
         """Write to drover.output; if it may be followed, tell that there is more."""
@@ -202,9 +210,7 @@ class Outbox:
         self._wrote_last = False
         if self.logs and not (self._logged_last and (family or others)):
             self._logged_last = True
-            logs, self.logs = self.logs[:BATCH], self.logs[BATCH:]
-            self._explained_ends, self._explained_saves = len(self.ends), set(self.saves)
-            return r.WriteLog(logs)
+            return self._write_log()
         self._logged_last = False
         if family and not (self._settled_last and others):
             self._settled_last = True
@@ -223,7 +229,6 @@ class Outbox:
             return r.Mark([self.marks.pop(pk) for pk in marks])
         if not (ends or wanted):
             return None
-        self._explained_ends = 0
         if len(ends) == len(self.ends):
             self.ends = []
         else:
@@ -234,15 +239,18 @@ class Outbox:
         return r.EndAndClaim(ends, wanted, unread=bool(self.claims_failed and wanted))
 
     def _ready(self) -> tuple[list[int], list[int], list[End]]:
-        """Return the rows to save, to mark and to end that wait for nothing: logs and output of an end go before it."""
+        """Return the rows to save, to mark and to end that wait for nothing: logs and output of an end go before it.
+
+        Logs that met a lock do not: a job does not stay in hand for them.
+        """
         again = [*self.repeats, *self.locked]
         held = {pk for about in map(r.about_rows, again) if isinstance(about, r.Save | r.Mark) for pk in about.pks}
         saves = [pk for pk in self.saves if pk not in held]  # words on one row keep their order
         marks = [pk for pk in self.marks if pk not in held and pk not in self.saves]
         ends = self.ends
-        if self.logs:
-            saves = [pk for pk in saves if pk in self._explained_saves]
-            ends = ends[: self._explained_ends]
+        if self._after_logs:
+            saves = [pk for pk in saves if pk not in self._after_logs]
+            ends = [end for end in ends if end.pk not in self._after_logs]
         rows = list(self.outputs)
         for request in again:
             rows += request.rows if isinstance(request, r.WriteOutput) else ()
@@ -250,6 +258,12 @@ class Outbox:
             saves = [pk for pk in saves if pk not in unwritten]
             ends = [end for end in ends if end.pk not in unwritten]
         return saves, marks, ends
+
+    def _write_log(self) -> r.WriteLog:
+        logs, self.logs = self.logs[:BATCH], self.logs[BATCH:]
+        self._logs_sent += len(logs)
+        self._after_logs = {pk: count for pk, count in self._after_logs.items() if count > self._logs_sent}
+        return r.WriteLog(logs)
 
     def _write_output(self) -> r.WriteOutput:
         count = _chunk(len(row.text) for row in self.outputs)

@@ -13,7 +13,7 @@ from scheduler.policy import detached_jobs
 from scheduler.policy.completion import end_try_alone, forget
 from scheduler.policy.deadlines import PROGRESS, RECORD
 from scheduler.policy.group_lease import assign_again, lapsed
-from scheduler.policy.intake import admit, continue_read, end_reading_alone, receive, refuse_unreadable
+from scheduler.policy.intake import admit, continue_read, end_reading_alone, receive, refuse_unmarked, refuse_unreadable
 from scheduler.policy.job import TRIED_ALONE
 from scheduler.policy.state import State
 
@@ -154,6 +154,8 @@ def not_saved(state: State, event: e.NotSaved, now: float) -> None:
     complaint = state.outbox.failed(event, now)
     if complaint is not None and isinstance(request, r.ReadContents):
         refuse_unreadable(state, request.rows[0][0], event.reason, now)
+    if complaint is not None and isinstance(request, r.Mark):
+        refuse_unmarked(state, request.rows[0], event.reason, now)
     state.log_message("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
     if state.suspect is not None and state.suspect.pk not in {*state.jobs, *state.outbox.pending()}:
         end_try_alone(state)  # its end was given up

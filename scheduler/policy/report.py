@@ -92,10 +92,11 @@ class Report:
         """The numbers of slots that are gone."""
         return self._state.slots.vacant
 
-    def take_changed_slots(self, now: float) -> list[dict[str, Any]]:
-        """Return the rows of slots that look other than they were shown, and forget that they do."""
+    def take_changed_slots(self, now: float) -> tuple[list[dict[str, Any]], list[int]]:
+        """Return the rows of slots that look other than they were shown, and the numbers of those that are gone."""
         changed = self._state.slots.take_changed()
-        return [_slot_row(slot, now) for slot in changed if not slot.is_vacant and slot.shown != slot.look]
+        rows = [_slot_row(slot, now) for slot in changed if not slot.is_vacant and slot.shown != slot.look]
+        return rows, [slot.number for slot in changed if slot.is_vacant and slot.number in self.vacant]
 
     def scheduler_row(
         self, pid: int, name: str, age: float, statements: dict[str, Any], vitals: dict[str, Any]
@@ -185,7 +186,7 @@ class Report:
         return f"{len(self._state.jobs)} jobs in hand, {len(alive)} agents, {alive.count(ST_RUNNING)} of them at work"
 
     def summary(self) -> list[str]:
-        """Return a line of counts, and one for each slot with a process: for HUP, USR1 and the log (F55, F57)."""
+        """Return a line of counts, and one for each slot with a process: for HUP, USR1 and the log."""
         counts = dict.fromkeys(STATE_NAMES[:-2], 0)
         for slot in self._slots():
             counts[STATE_NAMES[slot.state]] += 1
@@ -217,7 +218,7 @@ class Report:
         }  # fmt: skip
 
     def queries(self) -> list[str]:
-        """Return a line for each multi-SQL-query in hand (F56)."""
+        """Return a line for each multi-SQL-query in hand."""
         return [
             f"job={job.pk} agent={job.pool.name} total={query.total} fetched={query.fetched} "
             f"waiting={job.waiting} in_flight={job.in_flight} done={job.done} failed={job.failed}"

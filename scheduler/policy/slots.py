@@ -1,11 +1,11 @@
 """Slots, places for agents: each moves itself by the tables SLOT_TABLE and WANTED of model/states.py.
 
-Throttle: deaths of agents that had said OK count per slot, those of the last respawn_interval: the first start and
-respawn_count respawns are allowed (F71, F72). A start that ended before the first OK tells something of the program and
-not of the slot: those count for all slots of a type on a host, in a row, however far apart they are, since an agent
-that never says OK is killed by start_limit only, and one of these after the other fills no interval. One first OK
-forgets them. After the last that is allowed all slots of the type on the host rest; then one start after each rest is
-allowed, until one says OK.
+Throttle: deaths count per slot, those of the last respawn_interval: the first start and respawn_count respawns are
+allowed. A start that ended before the first OK counts besides for all slots of the type on the host, since it tells
+something of the program: in a row, however far apart they are, since an agent that never says OK is killed by
+start_limit only, and one of these after the other fills no interval. One first OK forgets this second count. After the
+last that is allowed all slots of the type on the host rest; then one start after each rest is allowed, until one says
+OK.
 
 A type whose last start on a host failed so is on probation there: of all such types one agent at a time is started on
 a host, and after one that failed none for as long as it held its place. So agents that do not come up hold one place
@@ -96,11 +96,9 @@ class Slot:
         self.ahead = 0  # how many of them it may have, as of the last look at its pace
         self.pace: Pace | None = None
         self.is_unsent = False  # the line of the item in hand is still among the effects
-        if self.host.name in self.pool.queues.by_host:
-            self.any_queue, self.host_queue = (
-                self.pool.queues.any_of(self.host.name),
-                self.pool.queues.by_host[self.host.name],
-            )
+        queues, host = self.pool.queues, self.host.name
+        if host in queues.by_host:
+            self.any_queue, self.host_queue = queues.any_of(host), queues.by_host[host]
         self.clear_item()
 
     def clear_item(self, finished: int = 0) -> None:
@@ -161,7 +159,7 @@ class Slot:
         deadlines = self.slots.deadlines
         if deadline < deadlines.at[SLOTS]:
             deadlines.set(SLOTS, deadline)
-        if old < s.ST_READY or new < s.ST_READY:  # moves between these last two states are not displayed (F77)
+        if old < s.ST_READY or new < s.ST_READY:  # moves between these last two states are not displayed
             self.is_up = self.is_up or (old == s.ST_SPAWNED and new >= s.ST_READY)
             self.slots.moved(self, old, new)
             if old == new == s.ST_FREEING:
@@ -321,12 +319,10 @@ class Slot:
 
     def find_run_queues(self) -> None:
         """Find the run queues anew after a reload, unless nothing more is assigned to the process."""
+        queues, host = self.pool.queues, self.host.name
         if not self.is_starved:
-            self.any_queue, self.host_queue = (
-                self.pool.queues.any_of(self.host.name),
-                self.pool.queues.by_host[self.host.name],
-            )
-        if self.job is not None and not self.pool.queues.takes(self.job, self.host.name):
+            self.any_queue, self.host_queue = queues.any_of(host), queues.by_host[host]
+        if self.job is not None and not queues.takes(self.job, host):
             self.unbind()
 
     def take(self, job: Job, item: Item, is_bound: bool, now: float, *, is_second_try: bool = False) -> None:

@@ -219,13 +219,13 @@ def test_every_example_of_a_configuration_is_read(example: Example) -> None:
     text = example.text
     if text.startswith("command = ["):
         text = " ".join(text.split())  # on one line, as the page says
-    good(above + text)
+    assert good(above + text)
 
 
 @pytest.mark.parametrize("example", FILTERS, ids=str)
 def test_every_example_of_a_filter_is_parsed(example: Example) -> None:
     for line in example.text.splitlines():
-        parse_filter(line)
+        assert parse_filter(line)
 
 
 @pytest.mark.parametrize("example", SQL_EXAMPLES, ids=str)

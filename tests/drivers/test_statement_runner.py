@@ -8,7 +8,7 @@ import pytest
 from scheduler.drivers.loop import ConnectionLostError, Loop, Steps, Task
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.statement_runner import RefusedError, RefusedStatements, Statements
-from scheduler.drivers.statements import Query, Rows
+from scheduler.drivers.statements import Query, Rows, Stat
 from tests.connection_tools import end_backends, fetch, opened, rows_of
 from tests.loop_tools import turn_until
 
@@ -49,6 +49,10 @@ def desk(database: str) -> Iterator[Desk]:
 def test_rows_of_a_statement_are_returned(desk: Desk) -> None:
     assert desk.run(desk.statements.ask("one", text="a")) == [(b"a",)]
     assert desk.logged == []
+
+
+def test_figures_of_a_statement_that_runs_on_two_connections_add_up() -> None:
+    assert Stat(2, 1.5, 1.0) + Stat(3, 0.75, 0.5) == Stat(5, 2.25, 1.0)
 
 
 def test_refused_statement_is_reported_and_raises(desk: Desk) -> None:

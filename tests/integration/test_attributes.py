@@ -45,7 +45,7 @@ def test_a_schedule_may_ask_for_a_type_that_its_configuration_brings_f154(
     daemon.until(lambda: "m" in lines(tmp_path / "2"), what="the schedule does not start")
     both = (text + SCHEDULE).replace('version = "2"', 'version = "3"').replace("version=2", "version=3")
     reload(daemon, both.replace('args = "m"', 'args = "n"'))
-    daemon.until(lambda: "n" in lines(tmp_path / "2"), what="the changed schedule does not start")
+    assert daemon.until(lambda: "n" in lines(tmp_path / "2"), what="the changed schedule does not start")
 
 
 def test_a_job_gets_no_type_of_another_group_f154(launch: Launch, text: str) -> None:

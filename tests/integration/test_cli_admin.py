@@ -250,8 +250,13 @@ def test_blocked_jobs_are_unblocked_by_number_name_or_condition(launch: Launch, 
     told = ask(f"unblock {pks[0]} b.1")
     assert (told.status, told.out) == (0, "".join(f"job {pk}: not blocked any more\n" for pk in pks[:2]))
     daemon.wait_all(pks[:2])
-    assert ask(f"unblock {condition}").out == f"2 jobs were blocked on {condition}\n"
+    with psycopg.connect(daemon.database) as other:
+        other.execute("select from drover.jobqueue where jq_pk = %s for update", (pks[2],))
+        order = daemon.insert(jq_type="command", jq_args=f"unblock {condition}", role="drover_operator")
+        daemon.wait(pks[3])
+    assert daemon.wait(order)["jq_endtext"] == f"2 jobs were blocked on {condition}"
     daemon.wait_all(pks)
+    assert ask(f"unblock {condition}").out == f"0 jobs were blocked on {condition}\n"
     assert ask(f"unblock {pks[0]}") == Done(1, "", f"drover: job {pks[0]} is not blocked: it is done\n")
 
 

@@ -325,7 +325,7 @@ def test_a_command_in_the_second_of_the_claim_reaches_the_job_t59(launch: Launch
         daemon.wait_all(pks, {"claimed", "running"})
         for pk in pks:
             daemon.execute(f"select drover.command('cancel {pk}')", role="drover_operator")
-        daemon.wait_all(pks, "cancelled")
+        assert [row["jq_state"] for row in daemon.wait_all(pks, "cancelled")] == ["cancelled"] * 2
 
 
 @pytest.mark.slow

@@ -270,7 +270,7 @@ def test_no_agent_is_started_before_rows_of_dead_daemons_are_given_back_r57_r78(
     rows = second.wait_all(pks)
     story = second.stderr()
     assert {(row["jq_attempt"], row["jq_rescued"]) for row in rows} == {(2, 1)}
-    assert 0 < story.index("rows given back that had no living owner: 100") < story.index("ST_FREE -> ST_PREP")
+    assert 0 < story.index("rows given back that nobody had in hand: 100") < story.index("ST_FREE -> ST_PREP")
 
 
 ABANDON = (

@@ -14,11 +14,13 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from scheduler.cli.run import back_off
+from scheduler.daemon.periodic_tasks import OWN_AGE_S
 from tests.cli_tools import Drover
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec
-from tests.integration.database_door import SLOW, Door, execute
+from tests.integration.database_door import SLOW, Door, cut, execute
 from tests.needs import need
+from tests.patience import PATIENCE_S
 from tests.replica_tools import socket_of
 from tests.ssh.net import cabled
 
@@ -314,6 +316,35 @@ def test_a_running_row_put_back_by_hand_runs_again_and_ends_once(site: Daemon, g
     assert (lines(record), [each["att_outcome"] for each in site.attempts(pk)]) == ([f"gate:{gate}"] * 2, ["done"])
 
 
+@pytest.mark.slow
+def test_a_row_locked_when_the_queue_connection_is_back_is_given_back_after_the_lock_t69(
+    launch: Launch, record: Path
+) -> None:
+    daemon = launch("[scheduler]\nrescan = 600\nstatus_interval = 0.5\n" + HOST + agent("a", rec(record)))
+    daemon.until(lambda: daemon.value(RESCANS) == 1)  # what is locked now is for nobody else to find
+    daemon.execute("set session_replication_role = replica")
+    pk = daemon.value(LOST)
+    daemon.execute("set session_replication_role = origin")
+    with psycopg.connect(daemon.database) as other:
+        other.execute("select from drover.jobqueue where jq_pk = %s for update", (pk,))
+        cut(daemon.database, "application_name = 'drover queue'")
+        daemon.wait(daemon.insert(jq_type="a", jq_args="compared"))
+    daemon.wait(pk, timeout=OWN_AGE_S + PATIENCE_S)
+    assert (lines(record), daemon.value(RESCANS)) == (["compared", "lost"], 1)
+
+
+RESCANS = """
+select (select (status_parameter::jsonb #>> '{statements,rescan,count}')::integer
+          from drover.scheduler_status where status_slot = -1)"""
+LOST = """
+with row as (
+  insert into drover.jobqueue (jq_type, jq_args, jq_state, jq_attempt, jq_starttime, jq_attempt_start, jq_owner)
+  select 'a', 'lost', 'running', 1, now(), now(), group_owner from drover.scheduler_group
+  returning jq_pk),
+noted as (
+  insert into drover.in_hand
+  select '00000000-0000-0000-0000-000000000000', array[jq_pk], now() from row)
+select jq_pk from row"""
 UNCLAIM = """
 update drover.jobqueue set jq_state = 'held', jq_owner = null, jq_attempt = 0, jq_starttime = null, jq_endtext = null
  where jq_pk = %s"""

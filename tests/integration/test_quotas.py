@@ -74,7 +74,7 @@ def test_no_more_jobs_than_the_quota_are_in_hand_t116(
     set_quota(daemon, name="few", most=2, **quota)
     submit(daemon, roles["anna"], 3, meeting.wait, "q", "other")
     submit(daemon, roles["bert"], 3, meeting.wait, "q", "other")
-    daemon.until(lambda: settled(states(daemon)) == (anna + bert, 6 - anna - bert))
+    assert daemon.until(lambda: settled(states(daemon)) == (anna + bert, 6 - anna - bert))
 
 
 def test_a_tenant_has_one_quota_for_all_its_members_t116(
@@ -85,7 +85,7 @@ def test_a_tenant_has_one_quota_for_all_its_members_t116(
     submit(daemon, roles["anna"], 2, meeting.wait)
     submit(daemon, roles["bert"], 2, meeting.wait)
     submit(daemon, roles["carl"], 2, meeting.wait)
-    daemon.until(lambda: settled(states(daemon)) == (4, 2))
+    assert daemon.until(lambda: settled(states(daemon)) == (4, 2))
 
 
 def test_why_says_which_quota_a_job_is_over_t116(launch: Launch, meeting: Meeting, roles: dict[str, str]) -> None:
@@ -125,7 +125,7 @@ def test_a_quota_that_is_removed_lets_all_go_t116(launch: Launch, roles: dict[st
     submit(daemon, roles["anna"], 3, ":")
     daemon.until(lambda: states(daemon) == {"blocked": 3})
     daemon.execute("delete from drover.quota", role="drover_operator")
-    daemon.until(lambda: states(daemon) == {"done": 3})
+    assert daemon.until(lambda: states(daemon) == {"done": 3})
 
 
 def test_a_quota_that_comes_counts_what_runs_already_t116(
@@ -136,7 +136,7 @@ def test_a_quota_that_comes_counts_what_runs_already_t116(
     daemon.until(lambda: states(daemon).get("running", 0) == 2)
     set_quota(daemon, name="few", most=2, user="*")
     submit(daemon, roles["anna"], 1, meeting.wait)
-    daemon.until(lambda: states(daemon).get("blocked", 0) == 1)
+    assert daemon.until(lambda: states(daemon).get("blocked", 0) == 1)
 
 
 @pytest.mark.parametrize("columns", [{"most": 1}, {"most": -1, "user": "a"}, {"most": 1, "user": ""}])

@@ -287,7 +287,7 @@ class Site:
 
     def _show(self, at: float) -> None:
         """Show what has changed, at most once a second and when the last is there."""
-        rows = self.core.report.take_changed_slots(self.now)
+        rows, _ = self.core.report.take_changed_slots(self.now)
         self._work(len(rows) * cost("loop_shown"))
         took = len(rows) * cost("db_shown")
         self.spent["watch"] += took

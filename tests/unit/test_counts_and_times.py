@@ -93,7 +93,8 @@ def test_item_count_of_a_repeated_try_is_taken_back_f158() -> None:
 def test_item_count_of_a_query_is_live_and_not_in_its_checkpoint_f158() -> None:
     core = make_core()
     slot = query(core, b"1", b"2", itemsprocessed=100)
-    core.agent_output(slot.number, b"ItemsProcessed 10\nOK\nItemsProcessed 7\n", 0.1)
+    core.agent_output(slot.number, b"ItemsProcessed 10\nOK\n", 0.1)
+    core.agent_output(slot.number, b"ItemsProcessed 7\n", 0.1)
     (row,) = shown(core, 1.1)
     assert (row.processed, row.checkpoint) == (117, {"watermark": "1", "beyond": [], "itemsprocessed": 110})
     core.agent_output(slot.number, b"ItemsProcessed 1\nOK\n", 1.2)

@@ -59,6 +59,18 @@ def test_process_is_started_when_the_row_says_where_c41() -> None:
     assert (spawn.keeper.verb, spawn.keeper.site, spawn.keeper.turn) == ("start", "site", 0)
 
 
+def test_a_job_whose_row_cannot_say_where_it_runs_fails_with_the_reason_c41() -> None:
+    core = core_of()
+    turn(core, claim(1, "long"))
+    marked(core)
+    core.handle(e.NotSaved("data", "a trigger refuses"), 0.0)
+    core.schedule(1.0)
+    assert effects(core, e.Spawn, 1.0) == []
+    (row,) = saved(settle(core, 1.0))
+    assert (row.state, row.text) == ("failed", "its row cannot be shown as running: a trigger refuses")
+    assert [slot.state for slot in core.state.slots.all] == [s.ST_FREE, s.ST_FREE]
+
+
 def test_row_that_says_claimed_starts_no_process_c41() -> None:
     """That its row says claimed is on its way when a slot gets free: only the mark that says where counts."""
     core = core_of(adoption(7), adoption(8))

@@ -8,6 +8,7 @@ from scheduler.model.config import AgentType
 from scheduler.policy.core import Core
 from tests.core_tools import claim, logged, make_core, ready, settle, spawned, turn
 
+NO_ITEM = "without an item in hand: it is to come between the line of the item and its OK"
 DISABLED = [{"type": "sha", "enabled": False}]
 
 
@@ -27,6 +28,27 @@ def query(core: Core, rows: int, **rules: object) -> int:
 def errors(core: Core) -> list[tuple[int | None, str]]:
     """Return (job, message) of the errors that wait for drover.log."""
     return [(job, message) for job, kind, message in logged(core) if kind == "ERROR"]
+
+
+@pytest.mark.parametrize("line", ["FAIL too late", "BLOCKED tape", 'RESULT {"a": 1}', "ItemsProcessed 5"])
+def test_what_is_said_of_an_item_behind_its_ok_is_a_warning_and_changes_nothing(line: str) -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take_effects(0.0)
+    core.agent_output(slot.number, f"OK\n{line}\n".encode(), 0.0)
+    assert logged(core) == [(1, "WARNING", f"{line.split()[0]} {NO_ITEM}")]
+    ((end,),) = [request.ends for request in settle(core) if isinstance(request, r.EndAndClaim) and request.ends]
+    assert (end.pk, slot.failed, slot.blocked) == (1, None, None)
+
+
+@pytest.mark.parametrize("line", ["FAIL too late", "BLOCKED tape", 'RESULT {"a": 1}', "ItemsProcessed 5"])
+def test_what_is_said_of_an_item_behind_its_ok_is_not_of_the_next_one(line: str) -> None:
+    core = make_core()
+    slot = ready(core, claim(1), claim(2))
+    core.take_effects(0.0)
+    core.agent_output(slot.number, f"OK\n{line}\n".encode(), 0.0)
+    assert logged(core) == [(1, "WARNING", f"{line.split()[0]} {NO_ITEM}")]
+    assert (slot.job.pk, slot.failed, slot.blocked, slot.counted) == (2, None, None, None)
 
 
 @pytest.mark.parametrize(("text", "column"), [("nonsense", 1), ('{"a": nonsense}', 7), ("[1, 2", 6), ("1 2", 3)])

@@ -25,7 +25,7 @@ from scheduler.model.queue_requests import (
 )
 from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.group_lease import hold_if_full
-from scheduler.policy.outbox import CHUNK, GATHER_MANY_S, GATHER_S, LOG_SIZE, MANY, RESULT_SIZE, Outbox
+from scheduler.policy.outbox import BATCH, CHUNK, GATHER_MANY_S, GATHER_S, LOG_SIZE, MANY, RESULT_SIZE, Outbox
 from tests.core_tools import claim, make_core, settle, spawned, turn
 
 END = End(7, 1, 200_000, 100_000, "here", 99, None)
@@ -44,7 +44,7 @@ def test_log_rows_of_a_job_are_saved_before_its_end() -> None:
     assert ledger.next_request([WANT], 0.0) == WriteLog([first])
     ledger.answered()
     ledger.log(last := log("last words"))
-    ledger.ends.append(END)
+    ledger.end(END)
     ledger.save(ROW, ())
     assert ledger.next_request([WANT], 0.0) == EndAndClaim([], [WANT])
     ledger.answered()
@@ -68,12 +68,38 @@ def test_ends_wait_longer_for_others_if_many_went_together_p8(before: int, wait:
 
 def test_endless_log_rows_do_not_delay_ends() -> None:
     ledger = Outbox(Deadlines())
-    ledger.ends.append(END)
     ledger.log(log("first"))
+    ledger.end(END)
     assert isinstance(ledger.next_request([], 0.0), WriteLog)
     ledger.answered()
     ledger.log(log("more"))
     assert ledger.next_request([], 0.0) == EndAndClaim([END], [])
+
+
+def test_an_end_and_a_save_wait_for_all_log_rows_before_them_however_many() -> None:
+    ledger = Outbox(Deadlines())
+    for _ in range(2 * BATCH + 1):
+        ledger.log(log("many"))
+    ledger.end(END)
+    ledger.save(ROW, ())
+    sent = []
+    while (request := ledger.next_request([], 0.0)) is not None:
+        sent.append(request)
+        ledger.answered()
+    many = [log("many")]
+    assert sent == [
+        *map(WriteLog, (many * BATCH, many * BATCH, many)), Save([ROW], []), EndAndClaim([END], []),
+    ]  # fmt: skip
+
+
+def test_log_rows_that_are_to_be_sent_again_are_kept_when_the_group_is_lost() -> None:
+    ledger = Outbox(Deadlines())
+    ledger.log(log("first"))
+    ledger.next_request([], 0.0)
+    ledger.failed(NotSaved("again", "the connection was lost"), 0.0)
+    ledger.log(log("later"))
+    heir = Outbox(Deadlines(), ledger)
+    assert heir.next_request([], 0.0) == WriteLog([log("first"), log("later")])
 
 
 def test_settling_a_fan_delays_neither_claims_nor_other_children_r33() -> None:

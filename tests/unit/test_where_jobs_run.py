@@ -6,9 +6,9 @@ import pytest
 
 from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Host
-from scheduler.model.queue_requests import Mark, Request
+from scheduler.model.queue_requests import EndAndClaim, Mark, Request
 from scheduler.policy.core import Core
-from tests.core_tools import claim, logged, make_core, ready, saved, settle, spawned, turn
+from tests.core_tools import answer_to, claim, logged, make_core, ready, saved, settle, spawned, turn
 
 FAR = {"beta": Host(transport="ssh", address="beta")}
 EXEC: dict[str, Any] = {"sha": AgentType(command=("agent",), kind="exec")}
@@ -68,6 +68,34 @@ def test_row_of_a_rescued_job_says_where_once_an_agent_has_it() -> None:
     assert (first, after(core, 0.1)) == ([("running", None, None)], [("running", "alpha", 100)])
 
 
+def refuse_mark(core: Core, now: float) -> None:
+    """Let the core ask until it marks a row, which the database refuses for good."""
+    while not isinstance(request := core.next_request(now), Mark):
+        assert request is not None
+        core.handle(answer_to(request), now)
+    core.handle(e.NotSaved("data", "a trigger refuses"), now)
+
+
+def test_a_rescued_job_whose_row_cannot_be_marked_fails_with_the_reason() -> None:
+    core = make_core()
+    turn(core, claim(1, rescued=1))
+    refuse_mark(core, 0.0)
+    (row,) = saved(settle(core))
+    assert (row.state, row.text) == ("failed", "its row cannot be shown as running: a trigger refuses")
+    assert core.state.jobs == {}
+
+
+def test_a_job_at_work_whose_row_cannot_be_marked_goes_on() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take_effects(0.0)
+    core.tick(0.1)
+    refuse_mark(core, 0.1)
+    core.agent_output(slot.number, b"OK\n", 0.2)
+    requests = settle(core, 1.0)
+    assert [end.pk for each in requests if isinstance(each, EndAndClaim) for end in each.ends] == [1]
+
+
 def test_row_of_a_command_says_running_once_its_process_is_made() -> None:
     core = far_core(EXEC)
     turn(core, claim(1))
@@ -103,6 +131,7 @@ def test_progress_of_a_job_says_where_it_runs() -> None:
     core = make_core()
     slot = ready(core, claim(1))
     after(core, 0.1)
+    core.take_effects(0.1)
     core.agent_output(slot.number, b"ItemsProcessed 5\n", 0.2)
     core.tick(2.0)
     (row,) = saved(settle(core, 2.0))
