@@ -1,38 +1,32 @@
-"""What was measured is shared by all tests of a session: a measure gives several figures."""
+"""The judge of what was measured: a measure gives several figures, each with a limit."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.counts import limits
-from tests.counts.limits import Limit
-from tests.counts.measures import MEASURES, Measured
-from tests.counts.place import place
+from tests.counts.measures import MEASURES
+from tests.counts.place import Place, place
 from tests.needs import need
 
-Judge = Callable[[str], str]
+Judge = Callable[[str], list[str]]
 
 
 @pytest.fixture(scope="session")
-def known() -> dict[str, Limit]:
-    """Return the limits by figure."""
-    return limits.read()
-
-
-@pytest.fixture(scope="session")
-def measured() -> Iterator[Measured]:
+def where() -> Iterator[Place]:
     with place() as where:
-        yield Measured(where)
+        yield where
 
 
 @pytest.fixture
-def judge(measured: Measured, known: dict[str, Limit]) -> Judge:
-    """Return what is wrong with a figure, nothing when nothing is; measure it first if nobody has."""
+def judge(where: Place) -> Judge:
+    """Return what is wrong with the figures of a measure, a sentence each."""
 
-    def judged(figure: str) -> str:
-        limit = known[figure]
-        for name in MEASURES[limit.measure].needs:
+    def judged(measure: str) -> list[str]:
+        for name in MEASURES[measure].needs:
             need(name)
-        return limits.verdict(figure, limit, measured(limit.measure)[figure])
+        known = {figure: limit for figure, limit in limits.read().items() if limit.measure == measure}
+        figures = MEASURES[measure].take(where)
+        return list(filter(None, (limits.verdict(name, limit, figures[name]) for name, limit in known.items())))
 
     return judged
