@@ -8,6 +8,7 @@ WORKERS ?= $(shell expr $$(nproc) + 2)
 PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 
 COMPILED := build/compiled
+# runs of the simulation that both builds make
 SEEDS := 24
 # what the Debian package runs on: the Python of Debian
 DEB_PYTHON ?= /usr/bin/python3

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from signal import SIGKILL
 
 import pytest
 
@@ -296,6 +297,26 @@ def test_a_clean_up_is_repeated_if_its_daemon_was_killed_during_it_r80_r85(
         row = after(daemon, pk)
         assert (row["jq_result"], row["jq_rescued"], left(work)) == ({"removed": 1, "gone": 1}, 1, [])
         assert daemon.row(pk)["jq_attempt"] == 1  # the job itself is not done again
+
+
+@pytest.mark.slow
+def test_a_clean_up_that_four_daemons_died_with_fails_and_can_be_retried_r46_r80(
+    launch: Launch, work: Path, record: Path
+) -> None:
+    text = LOCAL + agent("rec", rec(record))
+    daemon = launch(text)
+    pk = daemon.insert(jq_type="rec", jq_args="x", jq_delete=[str(work / "a")])
+    daemon.wait(pk)
+    daemon.stop()
+    daemon.execute("update drover.jobqueue set jq_rescued = 3 where jq_type = 'cleanup'")
+    assert launch(text + cleanup(work), points="read_claimed:after=kill").wait_exit() == -SIGKILL
+    last = launch(text + cleanup(work))
+    row = after(last, pk, "failed")
+    reason = "its scheduler died 4 times with this job in hand, the last time as it was tried alone"
+    assert (row["jq_endtext"], left(work)) == (reason, ["a", "b"])
+    last.insert(jq_type="command", jq_args=f"retry {row['jq_pk']}", role="drover_operator")
+    after(last, pk)
+    assert left(work) == ["b"]
 
 
 @pytest.mark.slow
