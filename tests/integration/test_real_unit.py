@@ -137,9 +137,10 @@ class Machine:
         return found
 
     def pids(self) -> list[str]:
-        """Return what runs in the control group of the service."""
-        found = [*self._group.rglob("drover.service/cgroup.procs")]
-        return found[0].read_text().split() if found else []
+        """Return what runs in the control group of the service, which systemd removes behind the last process."""
+        with suppress(OSError):
+            return [pid for path in self._group.rglob("drover.service/cgroup.procs") for pid in _words(path)]
+        return []
 
     def until(self, look: Callable[[], Any], what: str) -> Any:
         deadline = time.monotonic() + LONG_PATIENCE_S
@@ -148,6 +149,10 @@ class Machine:
             assert time.monotonic() < deadline, f"{what}\n{said}"
             time.sleep(LOOK_S)
         return found
+
+
+def _words(path: Path) -> list[str]:
+    return path.read_text().split()
 
 
 def _removed(group: Path) -> bool:
