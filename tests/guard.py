@@ -18,7 +18,7 @@ from pathlib import Path
 from scheduler.daemon import guardian
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
-SERVER = b"scheduler.database.embedded_server"
+SERVER = b"scheduler.database.embedded_guardian"
 STOP_S = 20.0  # for servers to stop by themselves
 LOOK_S = 0.05  # between two looks at processes that are not dead yet
 PARENT_S = 1.0  # between two looks at the first process, should its death not have been announced

@@ -12,7 +12,7 @@ from typing import Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from scheduler.database.embedded_server import _privileges
+from scheduler.database.embedded_guardian import _privileges
 from tests.needs import PGBOUNCER, need
 from tests.patience import PATIENCE_S
 

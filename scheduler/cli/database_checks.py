@@ -20,7 +20,7 @@ from scheduler.cli.config_files import with_logins
 from scheduler.cli.database_session import Session, conninfo_of_daemon, open_session, translated_errors, update_or_check
 from scheduler.cli.output import FAIL, OK, WARN, Finding
 from scheduler.database import migrate
-from scheduler.database.scoped_connection import ended
+from scheduler.database.connect import ended
 from scheduler.drivers.libpq import login_of, readable, writable
 from scheduler.errors import ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config

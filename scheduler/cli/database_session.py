@@ -24,7 +24,7 @@ from psycopg.types.json import set_json_loads
 from scheduler.cli.config_files import EMBEDDED, is_embedded_url, with_password
 from scheduler.cli.output import Table
 from scheduler.database import migrate
-from scheduler.database.scoped_connection import connected
+from scheduler.database.connect import connected
 from scheduler.drivers.statements import STANDARD, Query, setting, texts
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config

@@ -19,8 +19,8 @@ from scheduler.drivers.loop import Steps
 from scheduler.model.config import Config
 from scheduler.model.events_and_effects import Adopted
 from scheduler.model.queue_requests import SUSPECT_AFTER, Adoption, Cells, ClaimRequest, read_claim
+from scheduler.policy.attachments import REMOTE_SPOOL
 from scheduler.policy.core import Core
-from scheduler.policy.detached_state import REMOTE_SPOOL
 
 AGAIN_S: Final = 15.0  # until a host that could not do it is asked again
 Entry = tuple[int, int]  # job and attempt

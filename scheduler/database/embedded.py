@@ -1,7 +1,7 @@
 """The embedded Postgres: a server of our own, shared by the processes that join it, stopped when the last one leaves.
 
 Touches one directory (cluster, log, locks, socket); refuses to know what is in the database, and leaves the
-processes of the server to its guardian (embedded_server.py). Three locks in that directory carry the whole
+processes of the server to its guardian (embedded_guardian.py). Three locks in that directory carry the whole
 life; as flocks they vanish with their holders, `kill -9` included, so that no count can go stale:
 
     lock    exclusive, for moments: a process is joining or leaving
@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
-from scheduler.database.embedded_server import LIMIT_S, PORT, ServerSpec, guardian
+from scheduler.database.embedded_guardian import LIMIT_S, PORT, ServerSpec, guardian
 from scheduler.errors import WorldError
 
 MACHINE = Path("/usr/lib/postgresql")

@@ -19,7 +19,7 @@ from time import sleep
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from scheduler.database.scoped_connection import connected
+from scheduler.database.connect import connected
 from scheduler.drivers.statements import STANDARD, setting
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, SchemaOutdatedError, WorldError
 from scheduler.model.states import JOB_STATES

@@ -259,12 +259,12 @@ def forget(state: State, job: Job, why: str, now: float) -> None:
     job.set_verdict(Verdict(GIVEN_BACK, "no longer ours"))
     job.drop_items()
     state.remove_job(job)
-    state.keepers.forget(job.pk)
+    state.attachments.forget(job.pk)
     if state.suspect is job:
         end_try_alone(state)
     for slot in state.slots.all:
         if slot.job is job:
-            if slot in state.keepers.attached:
+            if slot in state.attachments.attached:
                 state.emit(LetGo(slot.number))
             slot.clear_item()
             slot.kill(why, now)

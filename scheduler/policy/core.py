@@ -168,13 +168,13 @@ class Core:
         state = self.state
         if not state.may_want_more:
             state.set_may_want_more(True)
-        if state.keepers.beginning:
+        if state.attachments.beginning:
             for event in detached_jobs.withdraw_starts(state, now):
                 processes.not_created(state, event, now)
         while state.dirty:
             for pool in sorted(state.take_dirty(), key=lambda pool: (pool.starving_since, pool.name)):
                 if state.is_assigning and pool.kind.detached:
-                    if not state.keepers.site:
+                    if not state.attachments.site:
                         continue  # it is scheduled again when the site is known
                     detached_jobs.attach(state, pool, now)  # this begins nothing
                 if state.is_assigning and pool.may_begin:

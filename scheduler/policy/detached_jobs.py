@@ -12,8 +12,8 @@ from scheduler.model import states as s
 from scheduler.model.events_and_effects import Adopted, FindDetached, Gone, Keeper, NotCreated, Spawn
 from scheduler.model.protocol import Item
 from scheduler.policy import completion
+from scheduler.policy.attachments import REMOTE_SPOOL
 from scheduler.policy.deadlines import RECORD
-from scheduler.policy.detached_state import REMOTE_SPOOL
 from scheduler.policy.job import Job, Pool, Verdict
 from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
@@ -26,24 +26,24 @@ RECORD_S: Final = 0.5
 def begin(state: State, slot: Slot, job: Job, spawn: Spawn, now: float) -> None:
     """Mark the row of a job as running, with its host and spool; its process is started when that is saved."""
     host = state.config.hosts[slot.host.name]
-    spool = host.spool or (REMOTE_SPOOL if host.is_remote else state.keepers.local_spool)
-    state.keepers.begin(slot, replace(spawn, keeper=_keeper(state, slot, "start", spool, 0)))
+    spool = host.spool or (REMOTE_SPOOL if host.is_remote else state.attachments.local_spool)
+    state.attachments.begin(slot, replace(spawn, keeper=_keeper(state, slot, "start", spool, 0)))
     row = job.mark(s.RUNNING, now, (slot.host.name, slot.pool.name, 0))
     state.outbox.mark(row._replace(pid=None, spool=spool))
 
 
 def _keeper(state: State, slot: Slot, verb: Literal["start", "adopt"], spool: str, turn: int) -> Keeper:
     limit, grace = slot.pool.kind.output_limit, max(1, round(state.timers.kill_grace))
-    return Keeper(verb, state.keepers.site, spool, turn, limit, grace)
+    return Keeper(verb, state.attachments.site, spool, turn, limit, grace)
 
 
 def start_recorded(state: State, job: Job, now: float) -> None:
     """Start the process of a job whose row says now where it runs; give the job back if it is not to begin any more."""
-    for slot, spawn in list(state.keepers.beginning.items()):
+    for slot, spawn in list(state.attachments.beginning.items()):
         if slot.job is not job or slot.wanted is s.DIE or slot.state != s.ST_PREP:
             continue
         if state.is_assigning and not slot.is_removed and slot.pool is job.pool:
-            del state.keepers.beginning[slot]
+            del state.attachments.beginning[slot]
             _spawn(state, slot, spawn)
         else:
             completion.take_back(state, slot, "it was not begun in time", now)
@@ -52,15 +52,15 @@ def start_recorded(state: State, job: Job, now: float) -> None:
 
 def _spawn(state: State, slot: Slot, spawn: Spawn) -> None:
     assert spawn.keeper is not None
-    state.keepers.attach(slot, spawn.keeper)
+    state.attachments.attach(slot, spawn.keeper)
     state.emit(spawn)
 
 
 def withdraw_starts(state: State, now: float) -> list[NotCreated]:
     """Cancel starts that are no longer wanted: give back their jobs, and return a NotCreated for each."""
-    over = [slot for slot in state.keepers.beginning if slot.wanted is s.DIE or slot.job is None]
+    over = [slot for slot in state.attachments.beginning if slot.wanted is s.DIE or slot.job is None]
     for slot in over:
-        del state.keepers.beginning[slot]
+        del state.attachments.beginning[slot]
         if slot.job is not None:
             completion.take_back(state, slot, slot.reason, now)
         slot.blame(False)
@@ -70,7 +70,7 @@ def withdraw_starts(state: State, now: float) -> list[NotCreated]:
 # ---- adopted jobs
 def adopted(state: State, event: Adopted, now: float) -> None:
     """Take running jobs in hand; each waits for a slot of its type on its host."""
-    state.keepers.learn(event.site, event.spool)
+    state.attachments.learn(event.site, event.spool)
     if state.is_held or state.draining or state.stopping:
         return  # this daemon, or the next owner of the group, finds them again
     state.mark_dirty(*[pool for pool in state.pools.values() if pool.kind.detached])
@@ -84,7 +84,7 @@ def adopted(state: State, event: Adopted, now: float) -> None:
         if (queue := state.queues.get(job.queue)) is not None:
             queue.claimed(1)
         state.limit_time(job, now - adoption.age)
-        state.keepers.wait(job, Item(job.args + b"\n", 0), adoption)
+        state.attachments.wait(job, Item(job.args + b"\n", 0), adoption)
         state.log_message("info", f"job={job.pk}: adopted, detached on host {adoption.host}")
         if adoption.wanted == "kill":
             end_by_command(state, job.pk, completion.KILLED, "killed", now)
@@ -97,11 +97,11 @@ def adopted(state: State, event: Adopted, now: float) -> None:
 
 def attach(state: State, pool: Pool, now: float) -> None:
     """Attach a process to each adopted job of a type whose host is up and has a free slot, however full it is."""
-    for pk, (job, item, adoption) in list(state.keepers.waiting.items()):
+    for pk, (job, item, adoption) in list(state.attachments.waiting.items()):
         free = pool.free.get(adoption.host)
         if job.pool is not pool or not free or not free[0].host.is_up:
             continue
-        state.keepers.forget(pk)
+        state.attachments.forget(pk)
         slot = free[0]
         slot.begin_process(pk, now)  # no command is started: the starts are not limited by it
         slot.take(job, item, False, now)
@@ -114,7 +114,7 @@ def attach(state: State, pool: Pool, now: float) -> None:
 
 def leave_other_types(state: State, now: float) -> None:
     """Forget jobs that wait for a slot of a type that is gone or was replaced; those of detached types come again."""
-    for job, _, _ in list(state.keepers.waiting.values()):
+    for job, _, _ in list(state.attachments.waiting.values()):
         pool = job.pool
         if state.pools[pool.name] is not pool or pool.name not in state.config.agents or not pool.kind.detached:
             completion.forget(state, job, "its type is gone", now)
@@ -124,11 +124,11 @@ def leave_other_types(state: State, now: float) -> None:
 def end_by_command(state: State, pk: int, how: str, text: str, now: float) -> bool:
     """End a job as completion.py does; one that waits for a host that cannot be reached ends at once."""
     found = completion.end_by_command(state, pk, how, text, now)
-    if found and pk in state.keepers.waiting:
-        job, _, adoption = state.keepers.waiting[pk]
+    if found and pk in state.attachments.waiting:
+        job, _, adoption = state.attachments.waiting[pk]
         host = state.hosts.get(adoption.host)
         if host is None or not host.is_up or adoption.host not in job.pool.free:
-            state.keepers.forget(pk)
+            state.attachments.forget(pk)
             job.returned()
             why = f"{how} while its host {adoption.host} cannot be reached: its command is ended when it can"
             state.log_job(job, "WARNING", why)
@@ -147,7 +147,7 @@ def attached(state: State, slot: Slot, now: float) -> None:
 
 def take_pid_line(state: State, slot: Slot, data: bytes) -> bytes:
     """Take the first line of an attached process, the pid of the keeper; return the output behind it."""
-    found = state.keepers.take_first_line(slot, data)
+    found = state.attachments.take_first_line(slot, data)
     if found is None:
         return b""
     line, rest = found
@@ -164,7 +164,7 @@ def attach_failed(state: State, slot: Slot, event: NotCreated, now: float) -> bo
 
     What could not be started is a shell on the host: that is no fault of the job, unless its arguments are too long.
     """
-    keeper = state.keepers.detach(slot)
+    keeper = state.attachments.detach(slot)
     is_fault = event.is_items_fault or event.is_machines_fault
     if keeper is None or slot.job is None or (is_fault and keeper.verb == "start"):
         return False
@@ -175,7 +175,7 @@ def attach_failed(state: State, slot: Slot, event: NotCreated, now: float) -> bo
 
 def attached_ended(state: State, slot: Slot, event: Gone, now: float) -> bool:
     """Act on the end of an attached process; return False if it exited as the command of its job did."""
-    keeper = state.keepers.detach(slot)
+    keeper = state.attachments.detach(slot)
     if keeper is None:
         return False
     state.emit(FindDetached(SOON_S))

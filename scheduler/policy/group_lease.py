@@ -335,7 +335,7 @@ def step_down(state: State, now: float) -> bool:
 
 def let_go_detached(state: State, now: float) -> None:
     """Leave the detached jobs in hand alone, for another daemon to adopt; give back those that have not begun."""
-    for slot in [slot for slot in state.keepers.beginning if slot.job is not None]:
+    for slot in [slot for slot in state.attachments.beginning if slot.job is not None]:
         completion.take_back(state, slot, completion.RESTART, now)
         state.mark_dirty(slot.pool)
     for job in [job for job in state.jobs.values() if job.pool.kind.detached and job.started]:

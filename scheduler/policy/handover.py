@@ -125,7 +125,7 @@ def _is_too_long(job: Job, query: JobQuery) -> bool:
 
 def obstacle(state: State) -> str:
     """Return what is still under way, so that no other program can take over yet; empty if nothing is."""
-    if state.keepers.is_busy:
+    if state.attachments.is_busy:
         return "processes attached to detached jobs are ending"
     if state.is_receiving:
         return "claimed rows are on their way"

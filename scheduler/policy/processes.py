@@ -61,7 +61,7 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
     """
     slot = state.slots.all[event.slot]
     state.count_process(DIED, slot, "not started")
-    if slot in state.keepers.attached and detached_jobs.attach_failed(state, slot, event, now):
+    if slot in state.attachments.attached and detached_jobs.attach_failed(state, slot, event, now):
         _process_ended(state, slot, now, s.NOT_CREATED)
         return
     if event.is_machines_fault:
@@ -123,7 +123,7 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     state.count_process(DIED, slot, _kind_of_end(slot, event))
     if event.keeper_said == "could not keep" and (capture := state.end_capture(slot)) is not None:
         _store(state, slot, capture.end(), is_over=True)
-    if slot in state.keepers.attached and detached_jobs.attached_ended(state, slot, event, now):
+    if slot in state.attachments.attached and detached_jobs.attached_ended(state, slot, event, now):
         slot.blame(False)
         state.end_capture(slot)
         _process_ended(state, slot, now, s.GONE)
@@ -299,7 +299,7 @@ def statement_answered(state: State, event: e.StatementAnswered, now: float) -> 
 
 def capture(state: State, slot: Slot, stream: str, data: bytes, now: float) -> None:
     """Keep the output of a command; what of it is to be stored now waits a moment for more."""
-    if slot in state.keepers.first_lines and stream == "out":
+    if slot in state.attachments.first_lines and stream == "out":
         data = detached_jobs.take_pid_line(state, slot, data)
     capture = state.captures.get(slot.number)
     if capture is not None and capture.add(stream, data):

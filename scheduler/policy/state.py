@@ -17,10 +17,10 @@ from scheduler.model.events_and_effects import CloseQuery, ConnectionKind, Effec
 from scheduler.model.protocol import printable
 from scheduler.model.queue_requests import PLAIN, LogRow
 from scheduler.model.states import NEVER, NO_LIMIT, ST_FAIL, QueryEvent, QueryState
+from scheduler.policy.attachments import Attachments
 from scheduler.policy.capacity import HostState, QueueState
 from scheduler.policy.claims import Claims
 from scheduler.policy.deadlines import LEASE, MARK, RATES, STARTS, TIME_LIMITS, Deadlines
-from scheduler.policy.detached_state import Keepers
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.outbox import Outbox
 from scheduler.policy.output_buffers import Capture
@@ -85,7 +85,7 @@ class State:
         self.is_held = False  # nothing new is begun, since another program is to take over (policy/handover.py)
         self.may_want_more = True  # what to claim may be more than when nothing was wanted
         self.is_receiving = False  # rows are claimed that are still to come, in an event Claimed
-        self.keepers = Keepers()
+        self.attachments = Attachments()
         self.begun_slots: dict[Slot, None] = {}  # whose agents began one-parameter jobs since these were last marked
         self.begun_queries: deque[tuple[float, Job, Slot]] = deque()  # when queries began, and where first
         self.starving: set[Pool] = set()  # pools whose work found no room

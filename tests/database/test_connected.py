@@ -5,7 +5,7 @@ from threading import Timer
 import psycopg
 import pytest
 
-from scheduler.database.scoped_connection import connected
+from scheduler.database.connect import connected
 from tests.connection_tools import member
 
 SESSIONS = 100

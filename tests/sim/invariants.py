@@ -139,7 +139,7 @@ def books_are_right(world: State) -> None:
                 broken("second_tries_are_alone", f"slot {slot.number} has lines behind that of {slot.item}")
             if world.jobs.get(job.pk) is job:
                 in_flight[job.pk] = in_flight.get(job.pk, 0) + 1
-    for pk in world.keepers.waiting:
+    for pk in world.attachments.waiting:
         in_flight[pk] = in_flight.get(pk, 0) + 1  # its command has it
     for host in world.hosts.values():
         if host.used != used.get(host, 0) or host.leaving != leaving.get(host, 0):
@@ -224,7 +224,8 @@ def lanes_are_right(world: State) -> None:
 def has_future(world: State, job: Job) -> None:
     """A job with nothing in lanes and nothing in flight waits for something that will come."""
     expansion, ledger = job.query, world.outbox
-    knows_site = not job.pool.kind.detached or world.keepers.site  # else it is asked for, and the type waits for that
+    # else it is asked for, and the type waits for that
+    knows_site = not job.pool.kind.detached or world.attachments.site
     is_served = job.pool is world.pools[job.pool.name] and job.pool.name in world.config.agents
     if not is_served or (job.host is not None and job.host not in job.pool.free):
         broken("has_future", f"job {job.pk} waits for type {job.pool.name} on {job.host}, which is gone")
@@ -273,12 +274,12 @@ def deadlines_are_set(world: State) -> None:
 
 def adopters(world: State) -> set[Slot]:
     """Return the slots of adopted jobs, which need no place of their host."""
-    return {slot for slot, keeper in world.keepers.attached.items() if keeper.verb == "adopt"}
+    return {slot for slot, keeper in world.attachments.attached.items() if keeper.verb == "adopt"}
 
 
 def adoptees(world: State) -> set[Job]:
     """Return the adopted jobs, which no limit holds up."""
-    waiting = {job for job, _, _ in world.keepers.waiting.values()}
+    waiting = {job for job, _, _ in world.attachments.waiting.values()}
     return waiting | {slot.job for slot in adopters(world) if slot.job is not None}
 
 
@@ -433,7 +434,7 @@ def rows_say_where_they_run(sim: "Sim", world: State) -> None:
             continue
         if slot in world.begun_slots or job.pk in outbox.marks or job.pk in outbox.saves:
             continue
-        if slot in world.keepers.first_lines:  # it is attached, and has not said yet to which keeper
+        if slot in world.attachments.first_lines:  # it is attached, and has not said yet to which keeper
             continue
         row = sim.database.owned(daemon.owner, job.pk, job.attempt)
         if row is not None and row.state == RUNNING and row.place_of_work != (slot.host.name, slot.pid):

@@ -220,7 +220,7 @@ MUTANTS: Final = (
          "elif event.keeper_said or event.lost:", "elif not (event.keeper_said or event.lost):", "cut_link"),
     _one("detached_command_begins_before_its_row", "rows_are_memory rescued_rows_are_marked commands_are_alone",
          _POLICY + "detached_jobs",
-         "    state.keepers.begin(slot, replace(spawn, keeper=_keeper(state, slot, \"start\", spool, 0)))\n",
+         "    state.attachments.begin(slot, replace(spawn, keeper=_keeper(state, slot, \"start\", spool, 0)))\n",
          "    _spawn(state, slot, replace(spawn, keeper=_keeper(state, slot, \"start\", spool, 0)))\n", "kill_daemon"),
     _one("adopted_jobs_stay_unattached", "everything_ends", _POLICY + "core",
          "                    detached_jobs.attach(state, pool, now)", "                    pass"),

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for path in (ROOT / "scheduler").rglob("*.py") if "_data" not in path.parts)  # what is shipped
-OTHERS = {"embedded_server.py", "ssh", "web", "metrics"}  # guardian of the database, SSH host, dashboard, exporter
+OTHERS = {"embedded_guardian.py", "ssh", "web", "metrics"}  # guardian of the database, SSH host, dashboard, exporter
 DAEMON = [path for path in SOURCES if not OTHERS & {path.name, path.parent.name}]
 
 

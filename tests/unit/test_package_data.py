@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cli import agent_entry_points
+from scheduler.cli import bundled_agents
 from scheduler.package_data import agents_dir, etc_dir, schema_dir, version
 from tests.builds import IS_COMPILED
 
@@ -24,7 +24,7 @@ def test_version_says_whether_the_core_is_compiled() -> None:
 
 def test_every_bundled_agent_is_a_command_of_the_environment() -> None:
     scripts = entry_points(group="console_scripts")
-    commands = {script.name for script in scripts if script.value == f"{agent_entry_points.__name__}:main"}
+    commands = {script.name for script in scripts if script.value == f"{bundled_agents.__name__}:main"}
     assert commands == {path.name for path in agents_dir().glob("*/drover-agent-*")}
 
 
@@ -32,6 +32,6 @@ def test_the_command_of_an_agent_becomes_its_program(monkeypatch: pytest.MonkeyP
     started: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda program, argv: started.append([program, *argv]))
     monkeypatch.setattr("sys.argv", ["/usr/local/bin/drover-agent-sha256", "--save", "x"])
-    agent_entry_points.main()
+    bundled_agents.main()
     program = str(agents_dir() / "sha256" / "drover-agent-sha256")
     assert started == [[sys.executable, sys.executable, program, "--save", "x"]]

@@ -53,7 +53,7 @@ def guardian(spec: ServerSpec, server: int) -> list[str]:
     """Return the argv of a guardian that inherits the locked descriptor `server`."""
     flags = ["durable"] * spec.durable + ["temporary"] * spec.temporary
     # -P: a directory called scheduler where the user happens to stand is not ours
-    module = [sys.executable, "-P", "-m", "scheduler.database.embedded_server"]
+    module = [sys.executable, "-P", "-m", "scheduler.database.embedded_guardian"]
     return [*module, str(server), str(spec.directory), str(spec.binaries), *flags]
 
 

@@ -9,8 +9,8 @@ from scheduler.policy.slots import Slot
 REMOTE_SPOOL = "~/.local/share/drover/spool"
 
 
-class Keepers:
-    """The detached jobs of this daemon."""
+class Attachments:
+    """The detached jobs of this daemon, and the slots whose process is attached to one."""
 
     def __init__(self) -> None:
         self.site = ""
