@@ -283,10 +283,13 @@ class Outbox:
 
     # ---- its answer
 
-    def drop_foreign(self) -> bool:
-        """Forget the request in flight if it is foreign; return whether it was."""
+    def drop_foreign(self, *, is_done: bool = True) -> bool:
+        """Forget the request in flight if it is foreign, but keep log rows that it failed to write; return whether."""
         if not self._is_foreign:
             return False
+        if not is_done and isinstance(self.in_flight, r.WriteLog):
+            for row in self.in_flight.rows:
+                self.log(row)
         self._is_foreign, self.in_flight = False, None
         return True
 

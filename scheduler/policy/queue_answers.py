@@ -148,7 +148,7 @@ def _fenced(state: State, pk: int, attempt: int, now: float) -> None:
 
 def not_saved(state: State, event: e.NotSaved, now: float) -> None:
     """Send a failed request again, in parts, or later; or give up the one row that is to blame."""
-    if state.outbox.drop_foreign():
+    if state.outbox.drop_foreign(is_done=False):
         return
     request = state.outbox.in_flight
     complaint = state.outbox.failed(event, now)

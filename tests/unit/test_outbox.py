@@ -102,6 +102,16 @@ def test_log_rows_that_are_to_be_sent_again_are_kept_when_the_group_is_lost() ->
     assert heir.next_request([], 0.0) == WriteLog([log("first"), log("later")])
 
 
+@pytest.mark.parametrize("is_done", [True, False])
+def test_log_rows_that_are_on_their_way_when_the_group_is_lost_are_kept_if_they_are_not_written(is_done: bool) -> None:
+    ledger = Outbox(Deadlines())
+    ledger.log(log("first"))
+    ledger.next_request([], 0.0)
+    heir = Outbox(Deadlines(), ledger)
+    assert heir.drop_foreign(is_done=is_done)
+    assert heir.next_request([], 0.0) == (None if is_done else WriteLog([log("first")]))
+
+
 def test_settling_a_fan_delays_neither_claims_nor_other_children_r33() -> None:
     ledger, rest = Outbox(Deadlines()), Settle([1], beyond=7)
     ledger.parents = [1]
