@@ -233,6 +233,17 @@ class Daemon:
         """Return the children of the daemon."""
         return _children(self.pid)
 
+    def most_agents(self, which: str, *, since: int = 0) -> int:
+        """Return how many agents had a process at once, after `since` of them had ended; `which` is in their lines."""
+        alive, ended, most = 0, 0, 0
+        for line in self.stderr().splitlines():
+            if which in line:
+                alive += "ST_FREE -> ST_PREP" in line
+                if "-> ST_FREE " in line:
+                    alive, ended = alive - 1, ended + 1
+                most = max(most, alive) if ended >= since else 0
+        return most
+
     def signal(self, number: int) -> None:
         """Send the daemon a signal, not its guardian."""
         with suppress(ProcessLookupError):

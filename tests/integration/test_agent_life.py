@@ -43,17 +43,6 @@ def count(births: Path) -> int:
     return len(births.read_text().splitlines())
 
 
-def most_at_once(daemon: Daemon, which: str, since: int) -> int:
-    """Return how many of these agents had a process at once after so many had ended."""
-    alive, ended, most = 0, 0, 0
-    for line in daemon.stderr().splitlines():
-        alive += "ST_FREE -> ST_PREP" in line and which in line
-        if "-> ST_FREE " in line and which in line:
-            alive, ended = alive - 1, ended + 1
-        most = max(most, alive) if ended > since else 0
-    return most
-
-
 @pytest.fixture(scope="module")
 def kinds() -> Iterator[str]:
     """Return the agent types of the shared daemon that nobody has used."""
@@ -252,7 +241,7 @@ def test_agents_that_never_say_ok_leave_capacity_for_other_types_f2(launch: Laun
     daemon.until(lambda: daemon.stderr().count("ST_SPAWNED -> ST_FREEING") >= 4)
     daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
     daemon.until(lambda: daemon.stderr().count("ST_SPAWNED -> ST_FREEING") >= 6)
-    assert most_at_once(daemon, "agent=mute", since=4) == 1
+    assert daemon.most_agents("agent=mute", since=5) == 1
 
 
 def test_slots_of_five_agents_that_die_at_once_all_change_state_f76_t9(launch: Launch, meeting: Meeting) -> None:

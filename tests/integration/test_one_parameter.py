@@ -345,7 +345,7 @@ def test_an_urgent_job_gets_one_extra_agent_and_not_two_f5(launch: Launch, tmp_p
     assert len(daemon.agent_pids()) == 3
     gate.touch()
     daemon.wait_all(plain + urgent)
-    assert len({note["pid"] for note in records(record)}) == 3
+    assert daemon.most_agents("agent=a ") == 3  # more in all if one had to go before the second urgent job was claimed
 
 
 def test_children_work_at_the_same_time_f7(launch: Launch, tmp_path: Path) -> None:
