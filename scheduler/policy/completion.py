@@ -229,7 +229,6 @@ def conclude(state: State, job: Job, now: float) -> None:
         ended, text = DONE, ALL_DONE
         pool.plain_ends += 1
     else:
-        state.outbox.save(_shortened(row), () if job.query is None else job.query.failures)
         ended, text = row.state, row.text or ""
         if row.outcome in ("failed", "retry", "blocked") and not text.startswith(BLOCKED_BY):
             if row.text != job.logged:
@@ -238,6 +237,7 @@ def conclude(state: State, job: Job, now: float) -> None:
         elif job.interrupted and row.state == QUEUED:
             count = f"interruption {row.interruptions} of {job.rules.max_interruptions}"
             state.log_job(job, "WARNING", f"interrupted: {row.text}; queued again, {count}")
+        state.outbox.save(_shortened(row), () if job.query is None else job.query.failures)  # after its log lines
     if ended not in TERMINAL:
         return
     seconds = job.rules.elapsed + now - job.since  # counted here: a call for each job would cost more

@@ -6,7 +6,7 @@ from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType
 from scheduler.policy.core import Core
-from tests.core_tools import claim, logged, make_core, ready, settle, spawned, turn
+from tests.core_tools import answer_to, claim, logged, make_core, ready, settle, spawned, turn
 
 NO_ITEM = "without an item in hand: it is to come between the line of the item and its OK"
 DISABLED = [{"type": "sha", "enabled": False}]
@@ -69,6 +69,20 @@ def test_fail_of_a_one_parameter_job_is_logged_once_with_its_process() -> None:
     core.agent_output(slot.number, b"FAIL no such file\nOK\n", 0.0)
     (row,) = core.state.outbox.logs
     assert row == (1, "ERROR", "alpha", "sha", 100, "no such file")
+
+
+def test_why_a_job_failed_is_in_the_log_before_its_row_has_ended() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take_effects(0.0)
+    settle(core)
+    core.agent_output(slot.number, b"LOG first\n", 0.0)
+    request = core.next_request(0.0)
+    assert isinstance(request, r.WriteLog)  # the next request about logs lets others go first
+    core.handle(answer_to(request), 0.0)
+    core.agent_output(slot.number, b"FAIL no such file\nOK\n", 0.0)
+    kinds = [type(request) for request in settle(core) if isinstance(request, r.WriteLog | r.Save)]
+    assert kinds == [r.WriteLog, r.Save]
 
 
 def test_fail_of_an_item_of_a_query_is_logged_once() -> None:
