@@ -11,7 +11,7 @@ import pytest
 from tests.cli_tools import DROVER
 from tests.faults import reexecs
 from tests.integration.conftest import Launch, Serve
-from tests.integration.daemon import RUN, Daemon, agent
+from tests.integration.daemon import RUN, Daemon, agent, rec
 from tests.integration.puppets import ASKING, LOCAL, Meeting, each, puppet, rows, settings
 from tests.integration.ssh_tools import table
 from tests.integration.upgrade_tools import GOES_ON, change, replace
@@ -233,15 +233,16 @@ def test_rows_of_a_query_without_a_key_travel(launch: Launch, meeting: Meeting) 
 
 
 @pytest.mark.slow
-def test_a_long_query_without_a_key_is_waited_for(launch: Launch, meeting: Meeting) -> None:
-    daemon = launch(LOCAL + rows("rows", f'test "$n" != 1 || {{ {meeting.tell("here")}; {meeting.wait}; }}'))
-    wide = "select n, repeat('x', 60000) as t from generate_series(1, 400) n"
+def test_a_long_query_without_a_key_is_waited_for(launch: Launch, record: Path, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    daemon = launch(LOCAL + agent("rows", rec(record)))  # a shell would read lines as wide as these for 10 seconds
+    wide = f"select 'gate:{gate}' as act, repeat('x', 60000) as t from generate_series(1, 400) n"
     pk = daemon.insert(jq_type="rows", jq_args=wide, jq_msq=True)
-    assert meeting.hear() == "here"
+    daemon.wait(pk, "running")
     asked = command(daemon)
     daemon.until(lambda: f"reexec: job {pk} has a query without a key" in daemon.stderr(), what="it does not say so")
     daemon.until(lambda: "more rows left than can travel" in str(daemon.vitals()), what="status does not say so")
-    meeting.let_go()
+    gate.touch()
     assert daemon.wait(asked)["jq_end_bits"] == 1
     row = daemon.wait(pk)
     assert (row["jq_attempt"], row["jq_itemsprocessed"]) == (1, 400)
