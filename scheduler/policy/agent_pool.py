@@ -164,7 +164,7 @@ class Pool(Generic[JobT]):
             self.looked_at = now
         return is_due
 
-    def rest(self, until: float) -> None:
+    def pause_prefetch(self, until: float) -> None:
         """Send no lines ahead for a while: an item is slow."""
         self.rests_until = until
 

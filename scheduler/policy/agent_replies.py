@@ -94,7 +94,7 @@ def ok(state: State, slot: Slot, now: float) -> bytes | None:
         slot.fire(NEXT, now)
         return assign(state, slot, run_queue, now)
     slot.set_about_job(job.pk)
-    _rest(state, slot, now)
+    _become_idle(state, slot, now)
     return None
 
 
@@ -112,7 +112,7 @@ def _came_up(state: State, slot: Slot, now: float) -> None:
         state.log(slot, "ERROR", f"{slot.reason}; killed")
 
 
-def _rest(state: State, slot: Slot, now: float) -> None:
+def _become_idle(state: State, slot: Slot, now: float) -> None:
     """Mark an agent idle, or end it if it is to end."""
     slot.fire(OK, now)
     if slot.state != ST_READY:

@@ -193,7 +193,7 @@ def _has_slow_item(pool: Pool, now: float) -> bool:
         return False
     for slot in pool.slots:
         if slot.job is not None and slot.assigned_at < now - SLOW_S:
-            pool.rest(now + REST_S)
+            pool.pause_prefetch(now + REST_S)
             return True
     return False
 
