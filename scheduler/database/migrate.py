@@ -65,10 +65,13 @@ select pid, usename, application_name, to_char(xact_start, 'HH24:MI:SS'), relati
   from pg_locks join pg_class c on c.oid = relation join pg_stat_activity using (pid)
  where relnamespace = to_regnamespace('drover') and granted and pid <> pg_backend_pid() order by xact_start limit 1
 """
-SELECT_NEEDED = "select number, name, checksum from drover.migration order by number"
-HAS_LATER = "select to_regclass('drover.later_migration') is not null"
-SEES_LATER = "select has_table_privilege(to_regclass('drover.later_migration'), 'select')"
-SELECT_LATER = "select number, name, checksum from drover.later_migration order by number"
+SELECT_NEEDED = "select number, name, checksum, true from drover.migration order by number"
+SEES_LATER = "select has_table_privilege(to_regclass('drover.later_migration'), 'select')"  # null: it is not there
+# In one statement, since `init` may move rows from one table to the other meanwhile.
+SELECT_APPLIED = """
+select number, name, checksum, true from drover.migration
+ union all select number, name, checksum, false from drover.later_migration order by number
+"""
 INSERT_NEEDED = "insert into drover.migration (number, name, checksum) values (%s, %s, %s)"
 INSERT_LATER = "insert into drover.later_migration (number, name, checksum) values (%s, %s, %s)"
 # What a version before could lack, this one's schema cannot.
@@ -181,9 +184,6 @@ def checked(conninfo: str, directory: Path | None = None) -> Iterator[psycopg.Co
 
 def _check(connection: psycopg.Connection, files: list[Migration]) -> None:
     _refuse_foreign(connection)
-    states = {state for (state,) in connection.execute(SELECT_STATES)}
-    if connection.execute(SEES_LATER).fetchone() == (False,):
-        raise SchemaOutdatedError("schema out of date: the roles have no rights on it: run drover init --roles")
     try:
         missing = _missing(files, connection)
     except psycopg.errors.UndefinedTable as error:
@@ -196,6 +196,7 @@ def _check(connection: psycopg.Connection, files: list[Migration]) -> None:
         raise SchemaOutdatedError(f"schema out of date: {names} not applied: run drover init")
     if verbs:
         raise SchemaOutdatedError(f"schema out of date: commands in drover.verb: {', '.join(verbs)}: run drover init")
+    states = {state for (state,) in connection.execute(SELECT_STATES)}  # last: the migrations may only now be applied
     if odd := states.symmetric_difference(JOB_STATES):
         problem = f"only one of database and drover knows the job state {', '.join(sorted(odd))}"
         raise WorldError(f"schema unknown: {problem}: install the drover that made the database")
@@ -262,13 +263,15 @@ def _files(directory: Path) -> list[Migration]:
 def _missing(files: list[Migration], connection: psycopg.Connection) -> list[Migration]:
     """Return the files still to apply; ConfigError unless those applied are the first of them, unchanged.
 
-    Later ones may be applied too, if this version can do without.
+    Later ones may be applied too, if this version can do without. SchemaOutdatedError if the roles have no rights yet.
     """
-    applied = [Migration(*row) for row in connection.execute(SELECT_NEEDED)]
-    if newer := ", ".join(migration.name for migration in applied if migration.number > len(files)):
+    sees_later = connection.execute(SEES_LATER).fetchone()
+    if sees_later == (False,):
+        raise SchemaOutdatedError("schema out of date: the roles have no rights on it: run drover init --roles")
+    rows = connection.execute(SELECT_APPLIED if sees_later == (True,) else SELECT_NEEDED).fetchall()
+    if newer := ", ".join(name for number, name, _, is_needed in rows if is_needed and number > len(files)):
         raise ConfigError(f"the database is newer than this drover: it has {newer}: upgrade drover")
-    if connection.execute(HAS_LATER).fetchone() == (True,):
-        applied += [Migration(*row) for row in connection.execute(SELECT_LATER)]
+    applied = [Migration(number, name, checksum) for number, name, checksum, _ in rows]
     for file, old in zip(files, applied, strict=False):
         if old.number != file.number:
             problem = f"the database lacks {file.name} but has {old.name}"

@@ -146,6 +146,16 @@ def test_check_waits_for_the_rights_of_a_role_on_a_new_schema(database_with_role
         migrate.check(f"{database_with_roles} user=drover_scheduler")
 
 
+def test_check_waits_if_the_schema_becomes_new_while_it_looks(
+    database_with_roles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(database_with_roles) as connection:
+        connection.execute("revoke select on drover.later_migration from drover_scheduler")
+    monkeypatch.setattr(migrate, "SEES_LATER", "select null::boolean")  # the table was not there when it looked
+    with pytest.raises(SchemaOutdatedError, match="not applied: run drover init"):
+        migrate.check(f"{database_with_roles} user=drover_scheduler")
+
+
 def test_check_accepts_commands_in_the_order_of_another_version(database: str) -> None:
     with psycopg.connect(database) as connection:
         connection.execute("update drover.verb set verb_number = 40 - verb_number")
