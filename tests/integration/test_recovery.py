@@ -95,7 +95,7 @@ def test_slot_of_a_blocked_job_works_for_others_t92(launch: Launch, licensed: Ca
     daemon = launch(HOST + licensed() + policy("tape", LONG))
     blocked(daemon, *["tape"] * 5)
     ready.touch()
-    daemon.wait(daemon.insert(jq_type="b", jq_args="another"))
+    assert daemon.wait(daemon.insert(jq_type="b", jq_args="another"))["jq_attempt"] == 1
 
 
 def test_types_follow_policies_of_their_own_t13(launch: Launch, licensed: Callable[..., str]) -> None:

@@ -77,7 +77,7 @@ def test_every_query_in_hand_is_printed_f56(launch: Launch, record: Path, gate: 
     shown = re.compile(r"^job=(\d+) agent=[ab] total=4 fetched=4", re.MULTILINE)
     daemon.until(lambda: sorted(map(int, shown.findall(daemon.stderr()))) == pks, what="a query is not printed")
     gate.touch()
-    daemon.wait_all(pks)
+    assert [row["jq_itemsprocessed"] for row in daemon.wait_all(pks)] == [4, 4]
 
 
 @pytest.mark.slow

@@ -154,8 +154,8 @@ def test_a_job_that_fails_since_its_host_is_down_releases_its_children_c26_c28(
     daemon.execute("insert into drover.jobdepends values (%s, %s, 2, 'skip')", child, parent)
     for pk in (child, parent):
         daemon.insert(jq_type="command", jq_args=f"release {pk}", role="drover_operator")
-    daemon.wait(parent, "failed")
-    daemon.wait(child)
+    assert "host beta" in daemon.wait(parent, "failed")["jq_endtext"]
+    assert daemon.wait(child)["jq_attempt"] == 1
 
 
 @pytest.mark.slow

@@ -123,9 +123,9 @@ def test_a_flooded_queue_of_one_tenant_delays_no_other_t45(launch: Launch, meeti
     daemon = launch(TYPES + "[queues.lab]\nconcurrency = 2\n[queues.shop]\n")
     site.found()
     anna = site.login("anna")
-    for _ in range(20):
-        queue(anna, meeting.wait)
+    flood = [queue(anna, meeting.wait) for _ in range(20)]
     daemon.wait(queue(site.login("carl"), ":"))
+    assert {daemon.row(job)["jq_state"] for job in flood} <= {"queued", "claimed", "running"}
     meeting.let_go(20)
 
 
@@ -154,7 +154,7 @@ def test_a_tenants_admin_releases_what_a_member_holds_and_the_jobs_below_t60(dae
     parent, child = one(anna, held), one(anna, held)
     anna.execute("insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)", (child, parent))
     site.login("bert").execute(f"select drover.command('release {parent}')".encode())
-    daemon.wait_all([parent, child])
+    assert [row["jq_attempt"] for row in daemon.wait_all([parent, child])] == [1, 1]
 
 
 def test_a_condition_of_one_tenant_is_checked_apart_from_that_of_another_t74(daemon: Daemon, site: Site) -> None:
