@@ -2,15 +2,17 @@
 
 Where agents are kept over a restart (keep_agents), systemd must not kill what is left, so the warden does: a process of
 its own, which the daemon starts. It knows that the daemon has ended by a pidfd, and that another one comes by a socket,
-the lifeline: the daemon has its other end, and the service manager keeps a copy for the next daemon. That one asks to
-take over; from the answer on the old warden does nothing, and that of the new daemon watches. One that has begun to
-kill does not answer. So none kills beside a daemon that has come. If nobody has the other end any more, because the
-service has ended for good, or nobody asks in time, all that is left is killed.
+the lifeline: the daemon has its other end, and the service manager keeps a copy for the next daemon. Once that copy is
+kept, the daemon tells the warden to watch; what a daemon leaves that ends before is a matter of the warden before. The
+next daemon asks to take over; from the answer on the old warden does nothing, and that of the new daemon watches. One
+that has begun to kill does not answer. So none kills beside a daemon that has come. If nobody has the other end any
+more, because the service has ended for good, or nobody asks in time, all that is left is killed.
 
 Only processes of a control group are killed that is the unit's own: the daemon is the process which systemd started in
 it, and its parent is not in it.
 """
 
+import math
 import os
 import select
 import signal
@@ -31,7 +33,7 @@ MESSAGE_BYTES: Final = 64
 KILL_S: Final = 5.0  # for what does not die: it is blocked in the kernel
 LOOK_S: Final = 0.02  # between two looks at what is not dead yet
 LINE: Final = "warden"  # begins the name of a lifeline in the store
-TAKE, YOURS, ENDS = b"take", b"yours", b"ends"
+WATCH, TAKE, YOURS, ENDS = b"watch", b"take", b"yours", b"ends"
 MOUNTS: Final = {"": ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"), "name=systemd": ("/sys/fs/cgroup/systemd",)}
 START: Final = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from scheduler.daemon.cgroup_warden import main; main()"
@@ -46,7 +48,7 @@ class Warden:
 
     @classmethod
     def started(cls, group: Path) -> "Warden":
-        """Start it. Errors: OSError."""
+        """Start it; it kills nothing before `watch`. Errors: OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         root = str(Path(__file__).parents[2])
         # Agents can read its environment, and a password may be in ours. Some build Python so that it needs this one.
@@ -74,13 +76,20 @@ class Warden:
         """Return the name of the lifeline in the store: each warden has its own."""
         return f"{LINE}{self.pid}"
 
+    def watch(self) -> None:
+        """Let it kill what we leave: the service manager has its lifeline, and so the daemon after us."""
+        self._tell(WATCH)
+
     def close(self) -> None:
         """Tell it when we end: of processes that began later, those of the next daemon, it kills none."""
-        with suppress(OSError):  # it is dead
-            self.line.send(b"%b %d" % (ENDS, _ticks()), socket.MSG_DONTWAIT)
+        self._tell(b"%b %d" % (ENDS, _ticks()))
         self.line.close()
         if self._process is not None:
             self._process.returncode = 0  # it outlives us
+
+    def _tell(self, message: bytes) -> None:
+        with suppress(OSError):  # it is dead
+            self.line.send(message, socket.MSG_DONTWAIT)
 
 
 def own_group(environment: Mapping[str, str]) -> Path | None:
@@ -184,7 +193,7 @@ def main() -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     line = socket.socket(fileno=os.dup(0))
-    if (found := _watch(daemon, line)) is None:
+    if (found := Watch(daemon, line).outcome()) is None:
         return
     line.close()
     os.close(0)
@@ -193,36 +202,66 @@ def main() -> None:
         os.write(2, f"drover: {why}: killed what the daemon has left, {count} processes\n".encode())
 
 
-def _watch(daemon: int, line: socket.socket) -> tuple[str, int] | None:
-    """Return why all is to be killed, and when the daemon ended; None if another one has taken over."""
-    poll = select.poll()
-    poll.register(line, select.POLLIN)
-    try:
-        pidfd = os.pidfd_open(daemon)
-    except ProcessLookupError:
-        pidfd = -1
-    else:
-        poll.register(pidfd, select.POLLIN)
-    is_alive, is_held, deadline = pidfd >= 0, True, time.monotonic() + PATIENCE_S
-    ended = 0 if is_alive else _ticks()
-    while is_alive or is_held:
-        left_s = deadline - time.monotonic()
-        if not is_alive and left_s <= 0:
-            return f"no daemon has come in {PATIENCE_S:g} s", ended
-        for fd, _ in poll.poll(None if is_alive else max(left_s, 0.0) * 1000):
-            if fd == pidfd:
-                is_alive, deadline = False, time.monotonic() + PATIENCE_S
-                ended = ended or _ticks()
-                poll.unregister(pidfd)
-            elif (said := line.recv(MESSAGE_BYTES)) == TAKE:
-                line.send(YOURS)
-                return None
-            elif said.startswith(ENDS):
-                ended = int(said.removeprefix(ENDS))
-            else:
-                is_held = False
-                poll.unregister(line)
-    return "the service has ended", ended
+class Watch:
+    """Waits until a daemon has ended, and nobody comes who has the other end of the lifeline.
+
+    A warden that another daemon has asked to kill nothing stays for a while: if that one dies before it has had the
+    lifeline removed, the daemon after it asks again.
+    """
+
+    def __init__(self, daemon: int, line: socket.socket) -> None:
+        self._line = line
+        self._is_held, self._is_watching, self._deadline = True, False, math.inf
+        self._ended = 0  # when the daemon ended, in ticks since boot; 0: not known yet
+        self._poll = select.poll()
+        self._poll.register(line, select.POLLIN)
+        self._pidfd = -1  # -1: the daemon has ended
+        try:
+            self._pidfd = os.pidfd_open(daemon)
+        except ProcessLookupError:
+            self._daemon_ended()
+        else:
+            self._poll.register(self._pidfd, select.POLLIN)
+
+    def outcome(self) -> tuple[str, int] | None:
+        """Return why all is to be killed, and when the daemon ended; None if that is left to another warden."""
+        why = "the service has ended"
+        while self._is_held or (self._is_watching and self._pidfd >= 0):
+            left_s = self._deadline - time.monotonic()
+            if left_s <= 0:
+                why = f"no daemon has come in {PATIENCE_S:g} s"
+                break
+            for fd, _ in self._poll.poll(None if left_s == math.inf else left_s * 1000):
+                if fd == self._pidfd:
+                    self._poll.unregister(fd)
+                    self._daemon_ended()
+                else:
+                    self._heard(_message(self._line))
+        return (why, self._ended) if self._is_watching else None
+
+    def _daemon_ended(self) -> None:
+        self._pidfd, self._ended = -1, self._ended or _ticks()
+        self._deadline = time.monotonic() + PATIENCE_S
+
+    def _heard(self, message: bytes) -> None:
+        if message == WATCH:
+            self._is_watching = True
+        elif message == TAKE:
+            self._is_watching, self._deadline = False, time.monotonic() + PATIENCE_S
+            with suppress(OSError):  # who asked is dead
+                self._line.send(YOURS)
+        elif message.startswith(ENDS):
+            self._ended = int(message.removeprefix(ENDS))
+        else:
+            self._is_held = False
+            self._poll.unregister(self._line)
+
+
+def _message(line: socket.socket) -> bytes:
+    """Return what has come; nothing if nobody has the other end any more."""
+    with suppress(OSError):  # closed, with an answer that was not read
+        return line.recv(MESSAGE_BYTES)
+    return b""
 
 
 def _ticks() -> int:

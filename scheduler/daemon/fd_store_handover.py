@@ -109,8 +109,7 @@ class KeptAgents:
         self._open()
 
     def _open(self) -> None:
-        """Store the lifeline and the page; our lifeline before older ones go, or the warden would end all."""
-        self._store.keep(self.warden.name, [self.warden.line.fileno()], SETTLE_S)
+        """Store the page, and have the lifelines of wardens before ours removed."""
         if PAGE not in self._stored:
             self._store.keep(PAGE, [self.page.fd], SETTLE_S)
         for name in [name for name in self._stored if name == PAGE or name.startswith(LINE)]:

@@ -63,9 +63,8 @@ class Inheritance:
         if self.group is None:
             close_all(each.fd for each in stored)
             return
-        self.warden = Warden.started(self.group)  # first: from here on somebody watches us
         store = FdStore(environment.get("NOTIFY_SOCKET", ""))
-        store.keep(self.warden.name, [self.warden.line.fileno()], SETTLE_S)
+        self.warden = _started_warden(self.group, store)  # first: from here on somebody watches us
         by_name: dict[str, list[int]] = {}
         for each in stored:
             by_name.setdefault(each.name, []).append(each.fd)
@@ -195,10 +194,18 @@ class Inheritance:
             self.names = list(handed["names"])
         if self.warden is None:
             assert self.group is not None
-            self.warden = Warden.started(self.group)
+            self.warden = _started_warden(self.group, store)
             if takeover is None:
                 self._sweep()  # of a daemon that could leave nothing
         return KeptAgents(store, self.warden, self.page or SharedPage(), self.names)
+
+
+def _started_warden(group: Path, store: FdStore) -> Warden:
+    """Start a warden, which watches us once its lifeline is kept. Errors: OSError."""
+    warden = Warden.started(group)
+    store.keep(warden.name, [warden.line.fileno()], SETTLE_S)
+    warden.watch()
+    return warden
 
 
 def _store(config: Config, manager: ServiceManager | None, group: Path | None) -> FdStore | None:

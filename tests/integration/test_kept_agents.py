@@ -12,15 +12,19 @@ from scheduler.drivers.os_calls import LEAVE
 from tests.agent_tools import cmdline
 from tests.faults import reexecs
 from tests.integration.conftest import Launch
-from tests.integration.daemon import Daemon, agent, is_gone, rec, records, watch
+from tests.integration.daemon import RUN, Daemon, agent, is_gone, rec, records, watch
 from tests.integration.puppets import LOCAL, Meeting, puppet, rows, said, settings
 from tests.integration.ssh_tools import table
-from tests.integration.unit_tools import Unit
+from tests.integration.unit_tools import Unit, dying
 from tests.needs import need
 from tests.ssh.sshd import Server
 
 Serve = Callable[..., Unit]
 TEXT = settings(keep_agents=True) + LOCAL + puppet(slots=2)
+FIRST_STEPS = [  # of a daemon for which something was left, in their order
+    ("scheduler.drivers.fd_store", "FdStore.keep"), ("scheduler.daemon.cgroup_warden", "Warden.watch"),
+    ("scheduler.daemon.cgroup_warden", "dismiss"), ("scheduler.drivers.fd_store", "FdStore.remove"),
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -113,6 +117,28 @@ def test_a_daemon_killed_while_it_takes_over_leaves_all_to_the_next(serve: Serve
     unit.serving(2)
     meeting.let_go()
     assert (unit.daemon.wait(pk)["jq_attempt"], int(meeting.hear())) == (1, pid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [*FIRST_STEPS, ("scheduler.daemon.exec_handover", "read")], ids=lambda step: step[1])
+def test_a_daemon_killed_at_its_first_steps_leaves_all_to_the_next(
+    serve: Serve, meeting: Meeting, step: tuple[str, str]
+) -> None:
+    unit = serve()
+    pk, pid = work(unit, meeting)
+    dies_at(unit, step, Unit.restart)
+    unit.serving(2)
+    meeting.let_go()
+    assert (unit.daemon.wait(pk)["jq_attempt"], int(meeting.hear())) == (1, pid)
+
+
+def dies_at(unit: Unit, step: tuple[str, str], end: Callable[[Unit], None]) -> None:
+    """End a daemon; the next one is killed where it calls a function, and the one after it lives."""
+    unit.program = dying(*step)
+    end(unit)
+    unit.program, killed = RUN, unit.daemon.process
+    unit.start_again()
+    assert killed.returncode == -signal.SIGKILL
 
 
 @pytest.mark.slow
@@ -308,6 +334,19 @@ def test_an_idle_agent_outlives_a_crash(serve: Serve, meeting: Meeting) -> None:
     unit.serving(2)
     pk = unit.daemon.insert(jq_type="puppet", jq_args=meeting.tell("$$"))
     assert (int(meeting.hear()), unit.daemon.wait(pk)["jq_attempt"]) == (pid, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", FIRST_STEPS, ids=lambda step: step[1])
+def test_an_idle_agent_outlives_the_crash_of_a_daemon_and_of_the_next_one_at_its_first_steps(
+    serve: Serve, meeting: Meeting, step: tuple[str, str]
+) -> None:
+    unit = serve()
+    pid = idle(unit, meeting)
+    dies_at(unit, step, Unit.crash)
+    unit.serving(2)
+    unit.daemon.insert(jq_type="puppet", jq_args=meeting.tell("$$"))
+    assert int(meeting.hear()) == pid
 
 
 @pytest.mark.slow

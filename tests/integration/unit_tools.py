@@ -45,6 +45,24 @@ if fds:
     os.environ |= {"LISTEN_PID": me, "LISTEN_FDS": str(len(fds)), "LISTEN_FDNAMES": names}
 os.execv(sys.argv[4], sys.argv[4:])
 """
+# Runs a daemon that kills itself where it would call a function.
+DYING = """
+import importlib, os, signal, sys
+module, name = sys.argv.pop(1), sys.argv.pop(1)
+owner = importlib.import_module(module)
+*outer, name = name.split(".")
+for each in outer:
+    owner = getattr(owner, each)
+getattr(owner, name)
+setattr(owner, name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+from scheduler.cli.main import main
+sys.exit(main())
+"""
+
+
+def dying(module: str, name: str) -> list[str]:
+    """Return the program of a daemon that is killed when it calls a function, which must not be a compiled one."""
+    return [sys.executable, "-c", DYING, module, name, *RUN[3:]]
 
 
 def groups() -> Path | None:
@@ -128,7 +146,7 @@ class Unit:
     def __init__(self, text: str, database: str, most: int = 4096, program: Sequence[str] = RUN) -> None:
         place = groups()
         assert place is not None
-        self._program = program
+        self.program = program
         self._temporary = TemporaryDirectory(prefix="drover-unit-")
         self.folder = Path(self._temporary.name)
         (self.folder / "drover.toml").write_text(BASE)
@@ -162,7 +180,7 @@ class Unit:
         self._errors.close()
 
     def configure(self, text: str) -> None:
-        """Change what the daemon reads at its next start."""
+        """Change what the daemon reads at its next start; `program` is what is run then."""
         (self.folder / "conf.d" / "test.toml").write_text(text)
 
     # ---- what an administrator does
@@ -215,7 +233,7 @@ class Unit:
         return subprocess.Popen(
             [
                 sys.executable, "-S", "-c", LAUNCHER, str(self.group), " ".join(map(str, fds)), names,
-                *self._program, "-c", str(self.folder / "drover.toml"),
+                *self.program, "-c", str(self.folder / "drover.toml"),
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors, env=self._environment,
             cwd=Path(__file__).parents[2], pass_fds=fds, start_new_session=True,

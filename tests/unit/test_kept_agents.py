@@ -3,11 +3,12 @@
 import os
 import socket
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
 from scheduler.daemon import cgroup_warden
-from scheduler.daemon.cgroup_warden import Warden, began_after, belongs_to, own_group
+from scheduler.daemon.cgroup_warden import TAKE, YOURS, Warden, Watch, began_after, belongs_to, own_group
 from scheduler.daemon.fd_store_handover import PAGE_BYTES, AgentDescription, SharedPage, read_description, start_digest
 from scheduler.daemon.handover_document import renumbered
 from scheduler.drivers.loop import Loop
@@ -16,20 +17,66 @@ from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Config, Host
 from tests.core_tools import claim, make_core, ready, sent, settle, turn
 
+Lifeline = tuple[socket.socket, socket.socket]
 DESCRIPTION = AgentDescription(3, "sha", "alpha", 4711, 99, ["1:2", "1:3", "1:4"], "made", ["/bin/sha", 1, 2, 3])
 
 
 # ---- the warden
 
 
-def test_the_warden_knows_from_the_daemon_itself_when_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup_warden, "_ticks", iter([7, 99]).__next__)  # it sees the end later
+@pytest.fixture
+def lifeline() -> Iterator[Lifeline]:
+    """Return the ends of the daemon and of the warden."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.fixture
+def dead() -> int:
+    """Return the pid of a daemon that has ended."""
     daemon = subprocess.Popen(["true"])
-    with theirs:
-        Warden(ours, 0).close()
-        daemon.wait()
-        assert cgroup_warden._watch(daemon.pid, theirs) == ("the service has ended", 7)
+    daemon.wait()
+    return daemon.pid
+
+
+def test_the_warden_knows_from_the_daemon_itself_when_that_has_ended(
+    lifeline: Lifeline, dead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup_warden, "_ticks", iter([7, 99]).__next__)  # it sees the end later
+    ours, theirs = lifeline
+    warden = Warden(ours, 0)
+    warden.watch()
+    warden.close()
+    assert Watch(dead, theirs).outcome() == ("the service has ended", 7)
+
+
+def test_a_warden_kills_nothing_if_its_daemon_died_before_the_next_one_could_have_its_lifeline(
+    lifeline: Lifeline, dead: int
+) -> None:
+    ours, theirs = lifeline
+    ours.close()
+    assert Watch(dead, theirs).outcome() is None
+
+
+def test_a_warden_answers_a_second_daemon_if_the_first_that_asked_died(lifeline: Lifeline, dead: int) -> None:
+    ours, theirs = lifeline
+    Warden(ours, 0).watch()
+    for _ in range(2):
+        ours.send(TAKE)
+    ours.shutdown(socket.SHUT_WR)
+    assert Watch(dead, theirs).outcome() is None
+    assert [ours.recv(9), ours.recv(9)] == [YOURS, YOURS]
+
+
+def test_a_warden_kills_nothing_if_the_daemon_that_asked_did_not_live_to_read_the_answer(
+    lifeline: Lifeline, dead: int
+) -> None:
+    ours, theirs = lifeline
+    Warden(ours, 0).watch()
+    ours.send(TAKE)
+    ours.close()
+    assert Watch(dead, theirs).outcome() is None
 
 
 # ---- the page
