@@ -252,7 +252,7 @@ class Watch:
                 self._line.send(YOURS)
         elif message.startswith(ENDS):
             self._ended = int(message.removeprefix(ENDS))
-        else:
+        elif not message:  # nobody has the other end; else a later version says something
             self._is_held = False
             self._poll.unregister(self._line)
 

@@ -59,6 +59,16 @@ def test_a_warden_kills_nothing_if_its_daemon_died_before_the_next_one_could_hav
     assert Watch(dead, theirs).outcome() is None
 
 
+def test_a_warden_goes_on_after_a_message_of_a_later_version(lifeline: Lifeline, dead: int) -> None:
+    ours, theirs = lifeline
+    Warden(ours, 0).watch()
+    for message in (b"something new", TAKE):
+        ours.send(message)
+    ours.shutdown(socket.SHUT_WR)
+    assert Watch(dead, theirs).outcome() is None
+    assert ours.recv(9) == YOURS
+
+
 def test_a_warden_answers_a_second_daemon_if_the_first_that_asked_died(lifeline: Lifeline, dead: int) -> None:
     ours, theirs = lifeline
     Warden(ours, 0).watch()
