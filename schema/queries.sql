@@ -545,6 +545,9 @@ me as (
          array(select jsonb_array_elements_text(j -> 'verbs')) from c
   on conflict (scheduler_uuid) do update
     set scheduler_seen = now(), scheduler_version = excluded.scheduler_version,
+        scheduler_host = excluded.scheduler_host, scheduler_pid = excluded.scheduler_pid,
+        scheduler_boot_id = excluded.scheduler_boot_id, scheduler_pid_space = excluded.scheduler_pid_space,
+        scheduler_pid_start = excluded.scheduler_pid_start,
         scheduler_verbs = excluded.scheduler_verbs),
 g as (insert into drover.scheduler_group (group_name) select :group::text from c on conflict do nothing),
 h as (

@@ -99,7 +99,7 @@ def _serve(
     is_elsewhere = takeover is not None and not takeover.is_left  # the program to be executed next, after a hand-back
     program = upgrade.started_program(environment, takeover.document if takeover and is_elsewhere else None)
     manager = pop_manager(os.environ)
-    kept_agents = None if options.read_stdin else inheritance.kept_agents(config, manager, takeover)
+    kept_agents = inheritance.kept_agents(config, manager, takeover, options.read_stdin)
     with running_database(config) as conninfo:  # before the guardian: others may use that server when we are gone
         _wait_for_database(config, conninfo)
         guardian_fd = guardian.begin(os.environ)

@@ -91,10 +91,11 @@ class AgentDescription:
 
 
 def start_digest(config: Config, type: str, host: str) -> str:
-    """Return a digest of all of a configuration that an agent is started with."""
+    """Return a digest of all of a configuration and of our environment that an agent is started with."""
     agent, place = config.agents[type], config.hosts[host]
     words = [repr(getattr(agent, name)) for name in sorted({*STARTED_WITH, "kind"})]
     words += [repr(getattr(place, name)) for name in sorted(REACHED_BY)]
+    words += [repr(os.environ.get(name)) for name in agent.pass_env]
     return hashlib.sha256("\0".join([*words, str(os.geteuid())]).encode()).hexdigest()
 
 

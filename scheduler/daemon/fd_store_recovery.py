@@ -80,6 +80,8 @@ class Inheritance:
             self._take_agents(by_name, self.page)
         used = {fd for _, fds in self.survivors.values() for fd in fds}
         if self.takeover is None:
+            if not self.survivors:
+                self.forget()
             close_all(fd for fds in by_name.values() for fd in fds if fd not in used)
             self._sweep()
 
@@ -134,10 +136,17 @@ class Inheritance:
         ours, watcher = cgroup_warden.belongs_to(self.survivors), self.warden.pid
         cgroup_warden.sweep(self.group, lambda pid: pid == watcher or ours(pid))
 
+    def forget(self) -> None:
+        """Let no daemon after this one go on with what was left: it is killed, or works for us by then."""
+        if self.page is not None:
+            self.page.set_state_valid(False)
+            self.page.clear()
+
     # ---- once the configuration is known
 
     def give_up(self, why: str) -> None:
         """Go on with nothing of what was left."""
+        self.forget()
         log_line("error", f"{why}: all agents that were left are killed")
         if self.takeover is not None:
             close_all(self.takeover.document["fds"])
@@ -179,25 +188,45 @@ class Inheritance:
         }  # fmt: skip
 
     def kept_agents(
-        self, config: Config, manager: ServiceManager | None, takeover: Takeover | None
+        self, config: Config, manager: ServiceManager | None, takeover: Takeover | None, reads_stdin: bool
     ) -> KeptAgents | None:
         """Return what leaves the agents of this daemon to the next one, if that is wanted and possible."""
         if self.told:
             log_line("error", self.told)
         handed = takeover.document.get("keeping") if takeover is not None else None
-        if not config.scheduler.keep_agents and self.warden is None and handed is None:
-            return None
-        if (store := _store(config, manager, self.group)) is None:
-            return None
         if handed is not None:  # by the program that was executed before us
             self.warden, self.page = Warden.inherited(handed["warden"], handed["line"]), SharedPage(handed["page"])
             self.names = list(handed["names"])
+        if not config.scheduler.keep_agents and self.warden is None:
+            return None
+        if (store := self._store(config, manager, reads_stdin)) is None:
+            self.forget()
+            return None
         if self.warden is None:
             assert self.group is not None
             self.warden = _started_warden(self.group, store)
             if takeover is None:
                 self._sweep()  # of a daemon that could leave nothing
         return KeptAgents(store, self.warden, self.page or SharedPage(), self.names)
+
+    def _store(self, config: Config, manager: ServiceManager | None, reads_stdin: bool) -> FdStore | None:
+        """Return the store of the service manager; None, and a line in the log, if there is none.
+
+        One from which we got something is not asked whether it keeps anything: a slow answer would mean no.
+        """
+        if reads_stdin:
+            log_why_not("the jobs come from standard input (-I)")
+        elif manager is None or self.group is None:
+            log_why_not("the daemon is not the main process of a unit of systemd")
+        elif config.database.url.startswith("embedded"):
+            log_why_not("the embedded database ends with the daemon")
+        else:
+            store = FdStore(manager.address)
+            if self.names or store.is_enabled():
+                return store
+            store.close()
+            log_why_not("the unit keeps no descriptors; see FileDescriptorStoreMax in keep-agents.conf")
+        return None
 
 
 def _started_warden(group: Path, store: FdStore) -> Warden:
@@ -206,21 +235,6 @@ def _started_warden(group: Path, store: FdStore) -> Warden:
     store.keep(warden.name, [warden.line.fileno()], SETTLE_S)
     warden.watch()
     return warden
-
-
-def _store(config: Config, manager: ServiceManager | None, group: Path | None) -> FdStore | None:
-    """Return the store of the service manager; None, and a line in the log, if there is none."""
-    if manager is None or group is None:
-        log_why_not("the daemon is not the main process of a unit of systemd")
-    elif config.database.url.startswith("embedded"):
-        log_why_not("the embedded database ends with the daemon")
-    else:
-        store = FdStore(manager.address)
-        if store.is_enabled():
-            return store
-        store.close()
-        log_why_not("the unit keeps no descriptors; see FileDescriptorStoreMax in keep-agents.conf")
-    return None
 
 
 def _agent_of(name: str, fds: Iterable[int]) -> tuple[AgentDescription, Sequence[int]] | None:

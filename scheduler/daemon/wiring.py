@@ -316,9 +316,10 @@ class Daemon:
 
     def leave(self) -> None:
         """End, and leave all agents to the daemon that is started next; without a place for them stop."""
-        if self._kept_agents is None:
-            self.stop()
+        if self._kept_agents is None or self.core.is_draining:
+            self.stop()  # of what drains, nothing is left to anybody
         elif self._is_taking_over and self._takeover is not None and self._takeover.is_left:
+            self._kept_agents.page.set_state_valid(True)  # still; and that we are not up is no failure
             self._left()  # what was left to us is there still, and nothing of it was read
         elif not (self.core.is_ending or self._is_leaving):
             self._stay("the daemon is started anew")

@@ -144,7 +144,8 @@ class Pipes:
         return taken
 
     def close_stdin(self) -> None:
-        """Send nothing more."""
+        """Send nothing more: the agent may end."""
+        self._marks[self._mark] = 0
         self.stdin, self.unsent = self._outputs.close(self.stdin), b""
 
     def read_without_pause(self) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.drivers.os_calls import LEAVE
+from scheduler.daemon.fd_store_recovery import MOST_TRIES
+from scheduler.drivers.os_calls import LEAVE, start_of
 from tests.agent_tools import cmdline
 from tests.faults import reexecs
 from tests.integration.conftest import Launch
@@ -85,6 +86,45 @@ def test_a_restart_in_the_middle_of_an_item_keeps_agent_and_item(serve: Serve, m
 
 
 @pytest.mark.slow
+def test_a_standby_knows_the_process_that_serves_after_a_restart(
+    serve: Serve, launch: Launch, meeting: Meeting
+) -> None:
+    unit = serve()
+    pk, pid = work(unit, meeting)
+    unit.restart()
+    unit.serving(2)
+    found = unit.daemon.execute("select scheduler_pid, scheduler_pid_start from drover.scheduler")
+    assert found == [{"scheduler_pid": unit.pid, "scheduler_pid_start": start_of(unit.pid)}]
+    said(launch(TEXT, wait=False), "standing by")
+    meeting.let_go()
+    assert (unit.daemon.wait(pk)["jq_attempt"], int(meeting.hear())) == (1, pid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [Unit.restart, Unit.crash])
+def test_a_service_manager_that_has_kept_something_is_not_asked_whether_it_does(
+    serve: Serve, meeting: Meeting, end: Callable[[Unit], None]
+) -> None:
+    unit = serve()
+    idle(unit, meeting)
+    assert "FDNAME=probe" in unit.manager.told
+    unit.manager.told.clear()
+    end(unit)
+    unit.serving(2)
+    assert "FDNAME=probe" not in unit.manager.told
+
+
+@pytest.mark.slow
+def test_a_restart_of_a_daemon_that_drains_is_a_stop(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    pk, _ = work(unit, meeting)
+    os.kill(unit.pid, signal.SIGINT)
+    said(unit.daemon, "draining")
+    assert unit.stop(LEAVE) == 0
+    assert unit.daemon.row(pk)["jq_state"] == "queued"
+
+
+@pytest.mark.slow
 def test_two_restarts_in_a_row_keep_the_agent(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     pk, pid = work(unit, meeting)
@@ -96,12 +136,13 @@ def test_two_restarts_in_a_row_keep_the_agent(serve: Serve, meeting: Meeting) ->
 
 
 @pytest.mark.slow
-def test_a_second_restart_during_the_first_keeps_the_agent(serve: Serve, meeting: Meeting) -> None:
+def test_more_restarts_during_the_first_keep_the_agent(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     pk, pid = work(unit, meeting)
     unit.restart()
-    said(unit.daemon, "drover 0", 2)  # it has begun
-    unit.restart()
+    for count in range(2, 2 + MOST_TRIES):
+        said(unit.daemon, "drover 0", count)  # it has begun
+        unit.restart()
     unit.serving(2)
     meeting.let_go()
     assert (unit.daemon.wait(pk)["jq_attempt"], int(meeting.hear())) == (1, pid)
@@ -247,6 +288,33 @@ def test_a_store_that_is_discarded_ends_agents_that_read_no_end(serve: Serve, me
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("why", ["the warden is dead", "the version is not known"])
+def test_a_state_whose_agents_were_killed_is_not_gone_on_with_later(serve: Serve, meeting: Meeting, why: str) -> None:
+    unit = serve()
+    pk, pid = work(unit, meeting)
+    warden, gone = warden_of(unit), watch(pid)[1]
+    os.kill(unit.pid, LEAVE)
+    unit.daemon.process.wait()
+    (state,) = [number for number, (name, _) in enumerate(unit.manager.store) if name == "state"]
+    known = os.dup(unit.manager.store[state][1])
+    if why == "the warden is dead":
+        os.kill(warden, signal.SIGKILL)
+    else:
+        unit.manager.store[state] = ("state", newer(unit.manager.store[state][1]))
+    unit.program = dying("scheduler.cli.run", "_wait_for_database")
+    unit.start_again()
+    assert is_gone(gone)
+    unit.program = RUN
+    unit.daemon.process.wait()
+    unit.manager.store = [(name, known if name == "state" else fd) for name, fd in unit.manager.store]
+    unit.start_again()
+    unit.serving(2)
+    assert int(meeting.hear()) != pid
+    meeting.let_go()
+    assert unit.daemon.wait(pk)["jq_attempt"] == 2
+
+
+@pytest.mark.slow
 def test_a_state_of_a_newer_version_is_not_gone_on_with(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     pk, pid = work(unit, meeting)
@@ -347,6 +415,32 @@ def test_an_idle_agent_outlives_the_crash_of_a_daemon_and_of_the_next_one_at_its
     unit.serving(2)
     unit.daemon.insert(jq_type="puppet", jq_args=meeting.tell("$$"))
     assert int(meeting.hear()) == pid
+
+
+@pytest.mark.slow
+def test_an_idle_agent_with_another_environment_is_killed_after_a_crash(serve: Serve, meeting: Meeting) -> None:
+    unit = serve(settings(keep_agents=True) + LOCAL + puppet(slots=1, pass_env=["TOKEN"]))
+    gone = watch(idle(unit, meeting))[1]
+    unit.environment["TOKEN"] = "new"
+    unit.crash()
+    assert is_gone(gone)
+    unit.daemon.insert(jq_type="puppet", jq_args=meeting.tell("$TOKEN"))
+    assert meeting.hear() == "new"
+
+
+@pytest.mark.slow
+def test_an_agent_that_was_told_to_end_is_killed_after_a_crash(serve: Serve, meeting: Meeting) -> None:
+    script = "trap 'sleep 4; exit' HUP; echo OK; while read -r line; do eval \"$line\"; echo OK; done; sleep 4"
+    unit = serve(
+        settings(keep_agents=True, max_idle=2.5, kill_grace=20) + LOCAL + agent("puppet", ["sh", "-c", script])
+    )
+    gone = watch(idle(unit, meeting))[1]
+    said(unit.daemon, "-> ST_FREEING")
+    unit.crash()
+    assert is_gone(gone)
+    unit.serving(2)
+    pk = unit.daemon.insert(jq_type="puppet", jq_args=meeting.tell("$$"))
+    assert unit.daemon.wait(pk)["jq_attempt"] == 1
 
 
 @pytest.mark.slow

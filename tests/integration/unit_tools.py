@@ -156,7 +156,7 @@ class Unit:
         self.group.mkdir()
         self._errors = (self.folder / ERRORS).open("ab")
         self.manager = Manager(str(self.folder / "notify"), most)
-        self._environment = os.environ | {
+        self.environment = os.environ | {
             "DROVER_DATABASE_URL": make_conninfo(database, user="drover_scheduler"),
             "NOTIFY_SOCKET": self.manager.address,
         }  # fmt: skip
@@ -180,7 +180,7 @@ class Unit:
         self._errors.close()
 
     def configure(self, text: str) -> None:
-        """Change what the daemon reads at its next start; `program` is what is run then."""
+        """Change what the daemon reads at its next start; `program` and `environment` are what is run then."""
         (self.folder / "conf.d" / "test.toml").write_text(text)
 
     # ---- what an administrator does
@@ -235,7 +235,7 @@ class Unit:
                 sys.executable, "-S", "-c", LAUNCHER, str(self.group), " ".join(map(str, fds)), names,
                 *self.program, "-c", str(self.folder / "drover.toml"),
             ],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors, env=self._environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors, env=self.environment,
             cwd=Path(__file__).parents[2], pass_fds=fds, start_new_session=True,
         )  # fmt: skip
 

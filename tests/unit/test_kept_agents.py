@@ -10,11 +10,12 @@ import pytest
 from scheduler.daemon import cgroup_warden
 from scheduler.daemon.cgroup_warden import TAKE, YOURS, Warden, Watch, began_after, belongs_to, own_group
 from scheduler.daemon.fd_store_handover import PAGE_BYTES, AgentDescription, SharedPage, read_description, start_digest
+from scheduler.daemon.fd_store_recovery import Inheritance
 from scheduler.daemon.handover_document import renumbered
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.pipes import Outputs, Pipes
 from scheduler.model import events_and_effects as e
-from scheduler.model.config import AgentType, Config, Host
+from scheduler.model.config import AgentType, Config, Host, Scheduler
 from tests.core_tools import claim, make_core, ready, sent, settle, turn
 
 Lifeline = tuple[socket.socket, socket.socket]
@@ -140,6 +141,17 @@ def test_an_agent_that_has_not_said_ok_is_not_stored() -> None:
     turn(core, claim(1))
     core.handle(e.Created(0, 100), 0.0)
     assert (core.idle_slots(), core.slots_that_came_up()) == ([], set())
+
+
+def test_what_was_left_is_forgotten_by_a_daemon_that_can_leave_nothing_itself() -> None:
+    inheritance = Inheritance({})
+    inheritance.page = page = SharedPage()
+    page.set_state_valid(True)
+    page.marks[7] = 1
+    inheritance.names = ["page"]
+    config = Config(scheduler=Scheduler(keep_agents=True))
+    assert inheritance.kept_agents(config, None, None, reads_stdin=True) is None
+    assert (page.is_state_valid, page.marks[7]) == (False, 0)
 
 
 # ---- descriptions
