@@ -119,7 +119,7 @@ def _serve(
             return daemon.run()
         finally:
             is_over = takeover is None or takeover.is_over  # else the program before us goes on with the agents
-            if is_over and kept_agents is None:  # else the warden does that
+            if is_over and inheritance.warden is None:  # else the warden does that
                 guardian.end_family()
             close_all(locks)
 

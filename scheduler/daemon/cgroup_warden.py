@@ -3,10 +3,11 @@
 Where agents are kept over a restart (keep_agents), systemd must not kill what is left, so the warden does: a process of
 its own, which the daemon starts. It knows that the daemon has ended by a pidfd, and that another one comes by a socket,
 the lifeline: the daemon has its other end, and the service manager keeps a copy for the next daemon. Once that copy is
-kept, the daemon tells the warden to watch; what a daemon leaves that ends before is a matter of the warden before. The
-next daemon asks to take over; from the answer on the old warden does nothing, and that of the new daemon watches. One
-that has begun to kill does not answer. So none kills beside a daemon that has come. If nobody has the other end any
-more, because the service has ended for good, or nobody asks in time, all that is left is killed.
+given away, the daemon tells the warden to watch; if it ends earlier, the warden of the daemon before it, which watches
+still, kills what is left. The next daemon asks to take over; from the answer on the old warden does nothing, and that
+of the new daemon watches. One that has begun to kill does not answer. So none kills beside a daemon that has come. If
+nobody has the other end any more, because the service has ended for good, or nobody asks in time, all that is left is
+killed.
 
 Only processes of a control group are killed that is the unit's own: the daemon is the process which systemd started in
 it, and its parent is not in it.
@@ -77,7 +78,7 @@ class Warden:
         return f"{LINE}{self.pid}"
 
     def watch(self) -> None:
-        """Let it kill what we leave: the service manager has its lifeline, and so the daemon after us."""
+        """Let it kill what we leave: its lifeline was given to the service manager, for the daemon after us."""
         self._tell(WATCH)
 
     def close(self) -> None:
@@ -224,7 +225,7 @@ class Watch:
             self._poll.register(self._pidfd, select.POLLIN)
 
     def outcome(self) -> tuple[str, int] | None:
-        """Return why all is to be killed, and when the daemon ended; None if that is left to another warden."""
+        """Return why all is to be killed, and when the daemon ended; None if that is not ours to do."""
         why = "the service has ended"
         while self._is_held or (self._is_watching and self._pidfd >= 0):
             left_s = self._deadline - time.monotonic()
@@ -251,8 +252,8 @@ class Watch:
             with suppress(OSError):  # who asked is dead
                 self._line.send(YOURS)
         elif message.startswith(ENDS):
-            self._ended = int(message.removeprefix(ENDS))
-        elif not message:  # nobody has the other end; else a later version says something
+            self._ended = int(message.split()[1])
+        elif not message:  # nobody has the other end; anything else is of a later version, and ignored
             self._is_held = False
             self._poll.unregister(self._line)
 

@@ -110,13 +110,17 @@ class KeptAgents:
         self._open()
 
     def _open(self) -> None:
-        """Store the page, and have the lifelines of wardens before ours removed."""
-        if PAGE not in self._stored:
-            self._store.keep(PAGE, [self.page.fd], SETTLE_S)
+        """Have the lifelines of wardens before ours removed, and store ours and the page."""
         for name in [name for name in self._stored if name == PAGE or name.startswith(LINE)]:
             if name not in (PAGE, self.warden.name):
                 self._store.remove(name, SETTLE_S)
             del self._stored[name]
+        self._keep_own()
+
+    def _keep_own(self) -> None:
+        """Store the lifeline and the page, if they are not there: a store that was full has not taken them."""
+        self._store.keep(self.warden.name, [self.warden.line.fileno()], SETTLE_S)
+        self._store.keep(PAGE, [self.page.fd], SETTLE_S)
 
     def use(
         self, loop: Loop, core: Core, processes: Processes, state: DaemonState, config: Callable[[], Config]
@@ -212,6 +216,7 @@ class KeptAgents:
             fd = exec_handover.write(document | {"inodes": inodes, "program": given})
         except OSError as error:
             return f"the state is not written: {error.strerror}"
+        self._keep_own()
         self._store.remove(STATE, SETTLE_S)
         is_kept = self._store.keep(STATE, [fd], SETTLE_S) and self._store.settle()
         os.close(fd)

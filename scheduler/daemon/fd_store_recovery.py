@@ -89,7 +89,7 @@ class Inheritance:
     def _dismiss_wardens(by_name: dict[str, list[int]], store: FdStore) -> bool:
         """Ask the wardens of earlier daemons to kill nothing; return whether there is one, and all answer.
 
-        There are two if a daemon died before it had asked.
+        There are two if a daemon died before it had the line of the warden before its own removed.
         """
         names = [name for name in by_name if name.startswith(LINE)]
         lines = [socket.socket(fileno=fd) for name in names for fd in by_name.pop(name)]
@@ -103,8 +103,11 @@ class Inheritance:
     def _take_state(self, by_name: dict[str, list[int]], page: SharedPage, environment: Mapping[str, str]) -> None:
         """Go on with a state, if it can be read and all of its descriptors are there."""
         states = by_name.get(STATE, [])
+        if page.count_try() > MOST_TRIES:
+            self.told = f"{MOST_TRIES} daemons have begun with the state that was left, and none has come up"
+            return
         self.told = "the state that the daemon before has left is not there"
-        if page.count_try() > MOST_TRIES or len(states) != 1:
+        if len(states) != 1:
             return
         document = exec_handover.read(states[0])
         if document["core"].get("version") not in READ:
@@ -137,7 +140,7 @@ class Inheritance:
         cgroup_warden.sweep(self.group, lambda pid: pid == watcher or ours(pid))
 
     def forget(self) -> None:
-        """Let no daemon after this one go on with what was left: it is killed, or works for us by then."""
+        """Let no daemon after us go on with what was left: it has been killed, or works for us."""
         if self.page is not None:
             self.page.set_state_valid(False)
             self.page.clear()
@@ -230,7 +233,7 @@ class Inheritance:
 
 
 def _started_warden(group: Path, store: FdStore) -> Warden:
-    """Start a warden, which watches us once its lifeline is kept. Errors: OSError."""
+    """Start a warden, which watches us once its lifeline was given to the store. Errors: OSError."""
     warden = Warden.started(group)
     store.keep(warden.name, [warden.line.fileno()], SETTLE_S)
     warden.watch()

@@ -372,6 +372,21 @@ def test_a_store_that_is_too_small_ends_all_agents(serve: Serve, meeting: Meetin
 
 
 @pytest.mark.slow
+def test_a_store_that_was_full_at_a_crash_has_the_new_lifeline(serve: Serve, meeting: Meeting) -> None:
+    unit = serve()
+    pid = idle(unit, meeting)
+    unit.manager.most = len(unit.manager.store)
+    unit.crash()
+    unit.serving(2)
+    assert [name for name in unit.manager.names() if name.startswith("warden")] == [f"warden{warden_of(unit)}"]
+    unit.manager.most = 4096
+    unit.restart()
+    unit.serving(3)
+    unit.daemon.insert(jq_type="puppet", jq_args=meeting.tell("$$"))
+    assert int(meeting.hear()) == pid
+
+
+@pytest.mark.slow
 def test_another_group_in_the_configuration_ends_the_agents(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     _, pid = work(unit, meeting)
