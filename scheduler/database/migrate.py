@@ -20,6 +20,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from scheduler.database.connect import connected
+from scheduler.database.schema_locks import PATIENCE_S, holder, lock_migrations, lock_tables
 from scheduler.drivers.statements import STANDARD, setting
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, SchemaOutdatedError, WorldError
 from scheduler.model.states import JOB_STATES
@@ -47,7 +48,6 @@ create table if not exists drover.later_migration (
 )
 """
 CREATE_PAUSES = (0.01, 0.1, 0.5, 1.0)  # seconds between tries
-# Only who may write here can hold this lock, or keep us from it: an advisory lock could be any login's.
 # A schema of that name without our table of migrations belongs to another program, if it is not empty. All is read from
 # the catalogs, in one snapshot: what `to_regclass` knows may be older, and another session may create the tables now.
 FOREIGN = """
@@ -57,13 +57,6 @@ with found as materialized (
 select array(select relname from found where relkind in ('r', 'p', 'v', 'm', 'f', 'S') order by 1 limit 4)
  where not exists (select from found join pg_catalog.pg_attribute on attrelid = found.oid
                     where relname = 'migration' and attname = 'checksum')
-"""
-LOCK_TIMEOUT = "60s"
-LOCK = "lock table drover.migration in share row exclusive mode"
-HOLDERS = """
-select pid, usename, application_name, to_char(xact_start, 'HH24:MI:SS'), relation::regclass::text
-  from pg_locks join pg_class c on c.oid = relation join pg_stat_activity using (pid)
- where relnamespace = to_regnamespace('drover') and granted and pid <> pg_backend_pid() order by xact_start limit 1
 """
 SELECT_NEEDED = "select number, name, checksum, true from drover.migration order by number"
 SEES_LATER = "select has_table_privilege(to_regclass('drover.later_migration'), 'select')"  # null: it is not there
@@ -114,7 +107,7 @@ class Migration:
     checksum: str
 
 
-def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = LOCK_TIMEOUT) -> list[str]:
+def apply(conninfo: str, directory: Path | None = None, patience_s: float = PATIENCE_S) -> list[str]:
     """Bring the database up to date and return the names applied now, each in its own transaction.
 
     The registry of commands is written with them; where only that was out of date, `commands` is returned.
@@ -123,7 +116,6 @@ def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = LOCK
     directory = directory or schema_dir() / "migrations"
     files = _files(directory)
     with _connection(conninfo) as connection:
-        connection.execute("select set_config('lock_timeout', %s, false)", (lock_timeout,))
         encoding = connection.info.parameter_status("server_encoding")
         is_ours = connection.execute("select to_regclass('drover.migration') is not null").fetchone()
         if encoding not in ENCODINGS and is_ours == (False,):  # one that has our schema may stay
@@ -131,7 +123,7 @@ def apply(conninfo: str, directory: Path | None = None, lock_timeout: str = LOCK
         _refuse_foreign(connection)
         _create_tables(connection)
         applied = []
-        while name := _apply_next(connection, files, directory):
+        while name := _apply_next(connection, files, directory, patience_s):
             applied.append(name)
     return applied
 
@@ -202,21 +194,20 @@ def _check(connection: psycopg.Connection, files: list[Migration]) -> None:
         raise WorldError(f"schema unknown: {problem}: install the drover that made the database")
 
 
-def apply_roles(conninfo: str, lock_timeout: str = LOCK_TIMEOUT) -> None:
+def apply_roles(conninfo: str, patience_s: float = PATIENCE_S) -> None:
     """Create the roles and their grants: schema/roles.sql, which may be run repeatedly."""
-    _apply_file(conninfo, "roles.sql", lock_timeout)
+    _apply_file(conninfo, "roles.sql", patience_s)
 
 
 def apply_compat(conninfo: str, name: str) -> None:
     """Create the views of an older system in schema NAME_compat, or replace them: schema/compat/NAME.sql."""
-    _apply_file(conninfo, f"compat/{name}.sql", LOCK_TIMEOUT)
+    _apply_file(conninfo, f"compat/{name}.sql", PATIENCE_S)
 
 
-def _apply_file(conninfo: str, name: str, lock_timeout: str) -> None:
+def _apply_file(conninfo: str, name: str, patience_s: float) -> None:
     """Run a file of the schema in one transaction, under the lock of migrations."""
     with _connection(conninfo) as connection, connection.transaction(), _blamed(name):
-        connection.execute("select set_config('lock_timeout', %s, true)", (lock_timeout,))
-        connection.execute(LOCK)
+        lock_migrations(connection, patience_s)
         connection.execute((schema_dir() / name).read_bytes())
 
 
@@ -282,12 +273,15 @@ def _missing(files: list[Migration], connection: psycopg.Connection) -> list[Mig
     return files[len(applied) :]
 
 
-def _apply_next(connection: psycopg.Connection, files: list[Migration], directory: Path) -> str | None:
-    """Apply the first migration that is missing, and return its name; one at a time, under the lock."""
+def _apply_next(
+    connection: psycopg.Connection, files: list[Migration], directory: Path, patience_s: float
+) -> str | None:
+    """Apply the first migration that is missing, and return its name; one at a time, under the locks."""
     with connection.transaction():
-        connection.execute(LOCK)
+        lock_migrations(connection, patience_s)
         migration = next(iter(_missing(files, connection)), None)
         if migration:
+            lock_tables(connection, patience_s)
             for name in compat_names():
                 for (views,) in connection.execute(COMPAT_VIEWS, (f"{name}_compat",)).fetchall():
                     for view in views:
@@ -337,7 +331,7 @@ def _connection(conninfo: str) -> Iterator[psycopg.Connection]:
         try:
             yield connection
         except psycopg.errors.LockNotAvailable as error:
-            raise WorldError(_locked(connection)) from error
+            raise WorldError(holder(connection)) from error
         except psycopg.errors.DeadlockDetected as error:
             raise WorldError("another session and this one waited for each other's locks: try again") from error
 
@@ -371,18 +365,6 @@ def advice(error: psycopg.Error) -> str:
     """Return what to do next when a database is not reached: a role of ours that is missing is not a wrong url."""
     is_role = 'role "drover_' in str(error) and "does not exist" in str(error)
     return "run drover init --roles by a login that may create roles" if is_role else "check [database] url"
-
-
-def _locked(connection: psycopg.Connection) -> str:
-    """Return which session keeps the schema locked: the one whose transaction is the oldest."""
-    holder = connection.execute(HOLDERS).fetchone()
-    if holder is None:
-        return "another session kept the schema locked for too long: try again"
-    pid, user, program, since, table = holder
-    who = f"pid {pid}, user {user}" + (f", {program}" if program else "")
-    return (
-        f"{who}, keeps {table} locked since {since}: try again when it is done, or select pg_terminate_backend({pid})"
-    )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from scheduler.database import migrate
+from scheduler.database.schema_locks import LOCK_MIGRATIONS
 from scheduler.errors import BugError, ConfigError, SchemaOutdatedError, WorldError
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import VERBS
@@ -200,10 +201,10 @@ def test_second_init_waits_for_the_first_and_names_it(empty_database: str, two: 
     assert migrate.apply(empty_database, two) == [first]
     (two / "later").rename(two / second)
     with psycopg.connect(empty_database) as other:
-        other.execute(migrate.LOCK.encode())
+        other.execute(LOCK_MIGRATIONS.encode())
         holder = f"pid {other.info.backend_pid}, user {other.info.user}, keeps drover.migration locked since"
         with pytest.raises(WorldError, match=holder):
-            migrate.apply(empty_database, two, lock_timeout="100ms")
+            migrate.apply(empty_database, two, patience_s=0.1)
     assert migrate.apply(empty_database, two) == [second]
 
 
@@ -222,8 +223,8 @@ def test_advisory_locks_of_other_roles_do_not_block_init(database_with_roles: st
         for mode in ("row share", "row exclusive", "share", "share row exclusive", "exclusive", "access exclusive"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege), reader.transaction():
                 reader.execute(f"lock table drover.migration in {mode} mode".encode())
-        assert migrate.apply(database_with_roles, lock_timeout="1s") == []
-        migrate.apply_roles(database_with_roles, lock_timeout="1s")
+        assert migrate.apply(database_with_roles, patience_s=1.0) == []
+        migrate.apply_roles(database_with_roles, patience_s=1.0)
 
 
 def test_check_accepts_a_migrated_database_f143(database: str) -> None:
