@@ -7,7 +7,8 @@ given away, the daemon tells the warden to watch; if it ends earlier, the warden
 still, kills what is left. The next daemon asks to take over; from the answer on the old warden does nothing, and that
 of the new daemon watches. One that has begun to kill does not answer. So none kills beside a daemon that has come. If
 nobody has the other end any more, because the service has ended for good, or nobody asks in time, all that is left is
-killed.
+killed: at the latest before the lease of the daemon ends, for then another one may take the group and begin its items
+again.
 
 Only processes of a control group are killed that is the unit's own: the daemon is the process which systemd started in
 it, and its parent is not in it.
@@ -29,12 +30,13 @@ from typing import Final
 from scheduler.daemon.guardian import is_kept, stat_of
 
 PATIENCE_S: Final = 30.0  # for another daemon
+KILL_EARLY_S: Final = 1.0  # before the lease ends
 ANSWER_S: Final = 10.0  # for a warden: one that kills needs KILL_S
 MESSAGE_BYTES: Final = 64
 KILL_S: Final = 5.0  # for what does not die: it is blocked in the kernel
 LOOK_S: Final = 0.02  # between two looks at what is not dead yet
 LINE: Final = "warden"  # begins the name of a lifeline in the store
-WATCH, TAKE, YOURS, ENDS = b"watch", b"take", b"yours", b"ends"
+WATCH, TAKE, YOURS, ENDS, LEASE = b"watch", b"take", b"yours", b"ends", b"lease"
 MOUNTS: Final = {"": ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"), "name=systemd": ("/sys/fs/cgroup/systemd",)}
 START: Final = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from scheduler.daemon.cgroup_warden import main; main()"
@@ -46,6 +48,7 @@ class Warden:
 
     def __init__(self, line: socket.socket, pid: int, process: "subprocess.Popen[bytes] | None" = None) -> None:
         self.line, self.pid, self._process = line, pid, process
+        self._lease_until = -math.inf  # as it was told
 
     @classmethod
     def started(cls, group: Path) -> "Warden":
@@ -80,6 +83,12 @@ class Warden:
     def watch(self) -> None:
         """Let it kill what we leave: its lifeline was given to the service manager, for the daemon after us."""
         self._tell(WATCH)
+
+    def set_lease(self, until: float) -> None:
+        """Tell it when the lease of our group ends, by the monotonic clock; minus infinity: the group is not ours."""
+        if until not in (-math.inf, self._lease_until):
+            self._tell(b"%b %d" % (LEASE, until * 1000))
+            self._lease_until = until
 
     def close(self) -> None:
         """Tell it when we end: of processes that began later, those of the next daemon, it kills none."""
@@ -212,7 +221,8 @@ class Watch:
 
     def __init__(self, daemon: int, line: socket.socket) -> None:
         self._line = line
-        self._is_held, self._is_watching, self._deadline = True, False, math.inf
+        self._is_held, self._is_watching = True, False
+        self._deadline, self._lease_until = math.inf, math.inf
         self._ended = 0  # when the daemon ended, in ticks since boot; 0: not known yet
         self._poll = select.poll()
         self._poll.register(line, select.POLLIN)
@@ -228,17 +238,25 @@ class Watch:
         """Return why all is to be killed, and when the daemon ended; None if that is not ours to do."""
         why = "the service has ended"
         while self._is_held or (self._is_watching and self._pidfd >= 0):
-            left_s = self._deadline - time.monotonic()
-            if left_s <= 0:
-                why = f"no daemon has come in {PATIENCE_S:g} s"
+            until, why_not_later = self._limit()
+            left_s = max(until - time.monotonic(), 0.0)
+            ready = self._poll.poll(None if left_s == math.inf else left_s * 1000)
+            if not ready:
+                why = why_not_later
                 break
-            for fd, _ in self._poll.poll(None if left_s == math.inf else left_s * 1000):
+            for fd, _ in ready:
                 if fd == self._pidfd:
                     self._poll.unregister(fd)
                     self._daemon_ended()
                 else:
                     self._heard(_message(self._line))
         return (why, self._ended) if self._is_watching else None
+
+    def _limit(self) -> tuple[float, str]:
+        """Return until when another daemon may come, and why not later."""
+        if self._is_watching and self._pidfd < 0 and (last := self._lease_until - KILL_EARLY_S) < self._deadline:
+            return last, "no daemon has come before the lease ends"
+        return self._deadline, f"no daemon has come in {PATIENCE_S:g} s"
 
     def _daemon_ended(self) -> None:
         self._pidfd, self._ended = -1, self._ended or _ticks()
@@ -253,6 +271,8 @@ class Watch:
                 self._line.send(YOURS)
         elif message.startswith(ENDS):
             self._ended = int(message.split()[1])
+        elif message.startswith(LEASE):
+            self._lease_until = int(message.split()[1]) / 1000
         elif not message:  # nobody has the other end; anything else is of a later version, and ignored
             self._is_held = False
             self._poll.unregister(self._line)

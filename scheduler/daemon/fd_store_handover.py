@@ -16,6 +16,7 @@ import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from scheduler.daemon import exec_handover
@@ -102,9 +103,11 @@ def start_digest(config: Config, type: str, host: str) -> str:
 class KeptAgents:
     """Gives the agents of a daemon to the store, and takes them out."""
 
-    def __init__(self, store: FdStore, warden: Warden, page: SharedPage, names: Sequence[str] = ()) -> None:
-        """Begin with a store that has things of these names, of a daemon before us."""
-        self._store, self.warden, self.page = store, warden, page
+    def __init__(
+        self, store: FdStore, warden: Warden, group: Path, page: SharedPage, names: Sequence[str] = ()
+    ) -> None:
+        """Begin with a store that has things of these names, of a daemon before us; `group` is our control group."""
+        self._store, self.warden, self.group, self.page = store, warden, group, page
         self._stored: dict[str, int] = dict.fromkeys(names, 0)  # slot by name
         self._leaving: Task[str] | None = None
         self._open()
@@ -127,11 +130,13 @@ class KeptAgents:
     ) -> None:
         """Set whose agents are kept; before anything else is called."""
         self._loop, self._core, self._processes, self._daemon, self._config = loop, core, processes, state, config
+        self.warden.set_lease(state.lease_until)
 
     # ---- while all is well
 
     def look(self) -> None:
         """Give agents that are up to the store, take out those that ended, and mark those that have nothing in hand."""
+        self.warden.set_lease(self._daemon.lease_until)
         self._exchange()
         for slot in self._core.idle_slots():
             if slot < len(self.page.marks):

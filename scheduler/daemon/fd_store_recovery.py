@@ -205,12 +205,12 @@ class Inheritance:
         if (store := self._store(config, manager, reads_stdin)) is None:
             self.forget()
             return None
+        assert self.group is not None
         if self.warden is None:
-            assert self.group is not None
             self.warden = _started_warden(self.group, store)
             if takeover is None:
                 self._sweep()  # of a daemon that could leave nothing
-        return KeptAgents(store, self.warden, self.page or SharedPage(), self.names)
+        return KeptAgents(store, self.warden, self.group, self.page or SharedPage(), self.names)
 
     def _store(self, config: Config, manager: ServiceManager | None, reads_stdin: bool) -> FdStore | None:
         """Return the store of the service manager; None, and a line in the log, if there is none.

@@ -57,6 +57,11 @@ class DaemonState:
     def seconds_frozen(self) -> float:
         return self._loop.now - self.frozen_since
 
+    @property
+    def lease_until(self) -> float:
+        """Return when the lease of the group ends, by the monotonic clock; minus infinity: it is not ours."""
+        return self._watch.lease.until
+
     def hold(self) -> None:
         """Begin nothing new."""
         self._core.hold(self._loop.now)

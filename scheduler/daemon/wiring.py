@@ -74,7 +74,7 @@ class Daemon:
             None if kept_agents is None else kept_agents.page.marks,
         )  # fmt: skip
         self.host_scripts = HostScripts(self.loop, self.processes)
-        self._connect(config, conninfo, reads_stdin)
+        self._connect(config, conninfo, reads_stdin, kept_agents)
         self._drivers = self._driver_table()
         frozen_at = None if takeover is None else float(takeover.document["frozen_at"])
         self._daemon_state = DaemonState(
@@ -101,10 +101,11 @@ class Daemon:
             if takeover is None or not takeover.is_left:
                 kept_agents.came_up()
 
-    def _connect(self, config: Config, conninfo: str, reads_stdin: bool) -> None:
+    def _connect(self, config: Config, conninfo: str, reads_stdin: bool, kept_agents: KeptAgents | None) -> None:
         """Create what uses the database; nothing is open yet."""
         queries = load((schema_dir() / "queries.sql").read_text())
-        self.watch = Watch(self.loop, config, conninfo, self.core, queries, self)
+        group_of_heirs = None if kept_agents is None else kept_agents.group
+        self.watch = Watch(self.loop, config, conninfo, self.core, queries, self, group_of_heirs)
         self.connections = self.watch.connections
         self.stdin_jobs = StdinJobs(self.loop, self.connections.watch, queries, config) if reads_stdin else None
         changed = self.connections.reachability_changed

@@ -21,7 +21,8 @@ from tests.needs import need
 from tests.ssh.sshd import Server
 
 Serve = Callable[..., Unit]
-TEXT = settings(keep_agents=True) + LOCAL + puppet(slots=2)
+TEXT = settings(keep_agents=True, lease=30) + LOCAL + puppet(slots=2)
+SHORT = TEXT.replace("lease = 30", "lease = 4")
 FIRST_STEPS = [  # of a daemon for which something was left, in their order
     ("scheduler.drivers.fd_store", "FdStore.keep"), ("scheduler.daemon.cgroup_warden", "Warden.watch"),
     ("scheduler.daemon.cgroup_warden", "dismiss"), ("scheduler.drivers.fd_store", "FdStore.remove"),
@@ -518,8 +519,8 @@ def test_an_agent_whose_program_was_replaced_is_killed_after_a_crash(
 def test_idle_agents_end_if_another_daemon_serves_after_the_crash(
     serve: Serve, launch: Launch, meeting: Meeting
 ) -> None:
-    unit = serve()
-    standby = launch(TEXT, wait=False)
+    unit = serve(SHORT)
+    standby = launch(SHORT, wait=False)
     said(standby, "standing by")
     gone = watch(idle(unit, meeting))[1]
     os.kill(unit.pid, signal.SIGKILL)
@@ -527,6 +528,26 @@ def test_idle_agents_end_if_another_daemon_serves_after_the_crash(
     said(standby, "serving group")
     unit.start_again()
     assert is_gone(gone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [LEAVE, signal.SIGKILL])
+def test_a_standby_on_the_machine_begins_an_item_again_when_the_agent_that_had_it_is_dead(
+    serve: Serve, launch: Launch, meeting: Meeting, number: int
+) -> None:
+    unit = serve(SHORT)
+    standby = launch(SHORT, wait=False)
+    said(standby, "standing by")
+    pk, pid = work(unit, meeting)
+    gone = watch(pid)[1]
+    os.kill(unit.pid, number)
+    unit.daemon.process.wait()
+    second = int(meeting.hear())
+    assert is_gone(gone, 0)
+    said(unit.daemon, "no daemon has come before the lease ends: killed what the daemon has left")
+    said(standby, ": its lease has run out")
+    meeting.let_go()
+    assert (standby.wait(pk)["jq_state"], int(meeting.hear())) == ("done", second)
 
 
 @pytest.mark.slow

@@ -1,14 +1,16 @@
 """What is left for the next daemon: marks of agents without work, descriptions, and a state under new numbers."""
 
+import math
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from scheduler.daemon import cgroup_warden
-from scheduler.daemon.cgroup_warden import TAKE, YOURS, Warden, Watch, began_after, belongs_to, own_group
+from scheduler.daemon.cgroup_warden import KILL_EARLY_S, TAKE, YOURS, Warden, Watch, began_after, belongs_to, own_group
 from scheduler.daemon.fd_store_handover import PAGE_BYTES, AgentDescription, SharedPage, read_description, start_digest
 from scheduler.daemon.fd_store_recovery import Inheritance
 from scheduler.daemon.handover_document import renumbered
@@ -88,6 +90,46 @@ def test_a_warden_kills_nothing_if_the_daemon_that_asked_did_not_live_to_read_th
     ours.send(TAKE)
     ours.close()
     assert Watch(dead, theirs).outcome() is None
+
+
+def test_a_warden_kills_before_the_lease_of_its_daemon_ends(lifeline: Lifeline, dead: int) -> None:
+    ours, theirs = lifeline
+    warden = Warden(ours, 0)
+    warden.watch()
+    warden.set_lease(time.monotonic() + KILL_EARLY_S)
+    found = Watch(dead, theirs).outcome()
+    assert found is not None
+    assert found[0] == "no daemon has come before the lease ends"
+
+
+def test_a_warden_knows_the_last_lease_that_its_daemon_had(lifeline: Lifeline, dead: int) -> None:
+    ours, theirs = lifeline
+    warden, now = Warden(ours, 0), time.monotonic()
+    warden.watch()
+    for until in (now, now + KILL_EARLY_S + 0.1, -math.inf):
+        warden.set_lease(until)
+    assert Watch(dead, theirs).outcome() is not None
+    assert time.monotonic() >= now + 0.099  # it knows milliseconds
+
+
+def test_a_warden_reads_all_that_it_was_told_before_it_kills(lifeline: Lifeline, dead: int) -> None:
+    ours, theirs = lifeline
+    warden = Warden(ours, 0)
+    warden.watch()
+    warden.set_lease(0.0)
+    ours.send(TAKE)
+    ours.shutdown(socket.SHUT_WR)
+    assert Watch(dead, theirs).outcome() is None
+
+
+def test_a_warden_kills_nothing_while_its_daemon_lives_when_the_lease_ends(lifeline: Lifeline) -> None:
+    ours, theirs = lifeline
+    warden = Warden(ours, 0)
+    warden.watch()
+    warden.set_lease(0.0)
+    daemon = subprocess.Popen(["sleep", "0.2"])
+    assert Watch(daemon.pid, theirs).outcome() is not None
+    assert daemon.poll() == 0
 
 
 # ---- the page
