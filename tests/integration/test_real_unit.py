@@ -74,7 +74,7 @@ class Machine:
         (units / "drover.service.d").mkdir(parents=True)
         (folder / "drover.toml").write_text(BASE)
         (folder / "conf.d").mkdir()
-        (folder / "conf.d" / "test.toml").write_text(settings(keep_agents=True) + agents(spool))
+        (folder / "conf.d" / "test.toml").write_text(settings(keep_agents=True, lease=30) + agents(spool))
         url = make_conninfo(database, user="drover_scheduler").replace("%", "%%")
         argv = shlex.join([sys.executable, *RUN[1:], "-c", str(folder / "drover.toml")])
         (units / "min.target").write_text(TARGET)
