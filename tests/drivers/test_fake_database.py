@@ -13,7 +13,7 @@ from scheduler.model.states import BLOCKED, CANCELLED, CLAIMED, DONE, FAILED, HE
 from scheduler.package_data import schema_dir
 from tests.connection_tools import OTHER, OWNER, QUERIES
 from tests.faults.mutants import Edit, Mutant, edited
-from tests.sim.database import Edge, Row
+from tests.sim.rows import Edge, Row
 from tests.sim.twins import FAIR, HOST, QUEUES, DiffersError, Twins
 
 STATEMENTS: Final = 300

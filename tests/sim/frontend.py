@@ -8,9 +8,9 @@ from scheduler.model.config import AUTO
 from scheduler.model.events_and_effects import Drain, Replaced, Stop
 from scheduler.model.queue_requests import SUSPECT_AFTER
 from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED, LeaseState, ProgramEvent
-from tests.sim import configs, invariants
-from tests.sim.database import Edge, Row
+from tests.sim import configs, end_invariants
 from tests.sim.keepers import Attached
+from tests.sim.rows import Edge, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,7 +172,7 @@ def command_job(sim: "Sim") -> None:
         row.wanted = row.wanted or FAILED
     elif verb == "cancel" and core.cancel(row.pk, "not wanted", sim.now):
         row.wanted = row.wanted or CANCELLED
-    invariants.what_is_wanted_is_on_its_way(core.state, row)
+    end_invariants.what_is_wanted_is_on_its_way(core.state, row)
 
 
 def lock_row(sim: "Sim") -> None:

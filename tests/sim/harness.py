@@ -20,13 +20,13 @@ from scheduler.policy.conditions import Condition
 from scheduler.policy.core import Core
 from scheduler.policy.group_lease import Lease, LeaseStatement, Owner
 from scheduler.policy.slots import Slot
-from tests.sim import invariants
+from tests.sim import end_invariants, invariants, start_invariants
 from tests.sim.agents import Process, read_item
 from tests.sim.broken import Broken
 from tests.sim.configs import has_canaries, has_detached
-from tests.sim.database import Row
 from tests.sim.keepers import Attached
 from tests.sim.queries import Cursor
+from tests.sim.rows import Row
 
 if TYPE_CHECKING:
     from tests.sim.world import Sim
@@ -82,7 +82,7 @@ class Daemon:
         self.woken_in_flight = 0  # wake-ups on their way
         self.due_at = self.rescan_at = self.check_at = self.starts_at = self.find_at = float("inf")
         self.removed: list[tuple[int, int]] = []  # what hosts have released, and the database does not know yet
-        self.written = invariants.Written()
+        self.written = end_invariants.Written()
         self.lease.connected(sim.now)
         self._find_programs()
         self._acts: dict[type, Callable[[Any], None]] = {
@@ -158,7 +158,7 @@ class Daemon:
             raise Broken("nothing_impossible_happens", say.text)
         self.sim.note(say.text)
         if "program" in say.text:
-            invariants.worse_programs_are_not_followed(self.sim, say.text)
+            start_invariants.worse_programs_are_not_followed(self.sim, say.text)
 
     def _exit(self) -> None:
         self.sim.note("Exit")
@@ -239,8 +239,8 @@ class Daemon:
             raise Broken("one_process_a_slot", f"slot {spawn.slot} has one already")
         slot = self.core.state.slots.all[spawn.slot]
         kind = self.config.agents[spawn.type]
-        invariants.respawns_are_limited(self.sim, slot)
-        invariants.new_programs_have_one_slot(self.sim, spawn)
+        start_invariants.respawns_are_limited(self.sim, slot)
+        start_invariants.new_programs_have_one_slot(self.sim, spawn)
         if slot.job is not None and (spawn.keeper is None or spawn.keeper.verb == "start"):
             self.sim.began(slot, slot.item.line)
         if self.sim.chance(self.sim.nature_of(spawn.type).stillborn):
@@ -284,8 +284,8 @@ class Daemon:
         if slot.job is not None:
             for line in data.splitlines(keepends=True):
                 self.sim.began(slot, line)
-            invariants.old_programs_get_nothing(self.sim, process, slot)
-            invariants.lines_ahead_are_of_fast_agents(self.sim, process, slot, data.count(b"\n"))
+            start_invariants.old_programs_get_nothing(self.sim, process, slot)
+            start_invariants.lines_ahead_are_of_fast_agents(self.sim, process, slot, data.count(b"\n"))
         process.receive(data)
 
     def _kill(self, kill: e.Kill) -> None:
@@ -508,7 +508,7 @@ class Daemon:
                 self.written.end((end.pk, end.attempt) for end in turn.ends)
                 return database.turn(owner, turn, now)
             case r.Save() as save:
-                invariants.failures_were_tried_twice(self.sim, save)
+                end_invariants.failures_were_tried_twice(self.sim, save)
                 self.written.end((row.pk, row.attempt) for row in save.rows if row.outcome is not None)
                 return e.Saved(*database.save(owner, save, now, lambda: 0.5 + self.sim.rng.random() / 2))
             case r.Mark() as mark:

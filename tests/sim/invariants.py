@@ -1,27 +1,19 @@
-"""What must hold, written once: after every step, at every beginning of work, at every end of a job, and at the last.
+"""What must hold after every step, and at the last; start_invariants.py and end_invariants.py hold at their moments.
 
 I1 to I5 are RELIABILITY 3's: no job lost, rows in hand are core memory, one end a job, attempts never decrease, no
 (job, attempt) begins twice. Each function is one claim and raises Broken with its own name.
 """
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
-from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
-from scheduler.model import events_and_effects as e
-from scheduler.model.config import AUTO
-from scheduler.model.queue_requests import SUSPECT_AFTER, EndAndClaim, Mark, OutputRow, ReadContents, Save
+from scheduler.model.queue_requests import SUSPECT_AFTER, EndAndClaim, Mark, ReadContents, Save
 from scheduler.model.states import (
     BLOCKED,
     DIE,
-    DONE,
-    FAILED,
     FINISH,
-    KEEP,
     NEVER,
     QUEUED,
     RUNNING,
@@ -36,27 +28,17 @@ from scheduler.model.states import (
 )
 from scheduler.policy.capacity import UNLIMITED, HostState
 from scheduler.policy.deadlines import SLOTS
-from scheduler.policy.job import TRIED_ALONE, Job
-from scheduler.policy.prefetch_window import LOOK_S, SLOW_S
+from scheduler.policy.job import Job
 from scheduler.policy.quotas import Quota
 from scheduler.policy.slots import Slot, timeouts_of
 from scheduler.policy.state import State
-from tests.sim.broken import Broken
-from tests.sim.database import IN_HAND, STAFF, Row
+from tests.sim.broken import broken
+from tests.sim.rows import IN_HAND, STAFF, Row
 
 if TYPE_CHECKING:
-    from tests.sim.agents import Process
-    from tests.sim.keepers import Attached, Entry
     from tests.sim.world import Sim
 
-TRIED: Final = re.compile(r"agent type (\w+): .*program (\d+) is tried in one slot")
-PASSED: Final = re.compile(
-    r"agent type (\w+): the new program (\d+) passed its trial, (\d+) of (\d+) failed, "
-    r"of the program in use (\d+) of (\d+)"
-)
 MOST_TICKS: Final = 50  # at one instant
-FEW_ITEMS: Final = 1  # that an agent finishes before it gets lines ahead
-TOLERANCE_S: Final = 0.001
 SOON_S: Final = 6.0  # after which jobs of a host that is back are looked at: the core is asked every 5 s
 
 
@@ -99,11 +81,6 @@ def check(sim: "Sim") -> None:
     conditions_end(sim)
     leases_are_single(sim)
     what_is_in_hand_is_noted(sim)
-
-
-def broken(name: str, what: str) -> None:
-    """Return which claim does not hold."""
-    raise Broken(name, what)
 
 
 # ---- between any two steps
@@ -512,280 +489,12 @@ def time_goes_on(sim: "Sim", deadline: float) -> None:
         broken("time_goes_on", f"{memory.ticks} ticks at {sim.now}")
 
 
-# ---- when work begins
-
-
-def work_begins_rightly(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
-    """An item goes to an agent: under the lease, of a row that is ours, at most once an attempt."""
-    row = sim.database.rows[job.pk]
-    only_under_the_lease(sim, job)
-    work_begins_where_it_is_configured(sim, slot, job)
-    rescued_rows_are_marked(sim, row, job)
-    suspects_are_tried_alone(sim, row, job)
-    if job.query is None:
-        nothing_begins_twice(sim, job)
-        rates_are_kept(sim, slot, job)
-    else:
-        second_tries_are_alone(sim, slot, job, item)
-    if job.query is None and slot.assigned_at > sim.memory.drained_at:
-        broken("drain_starts_nothing", f"job {job.pk} begins")
-    if job.host is not None and job.host != slot.host.name:
-        broken("rows_keep_their_host", f"job {job.pk} for {job.host} begins on {slot.host.name}")
-
-
-def rates_are_kept(sim: "Sim", slot: Slot, job: Job) -> None:
-    """No interval has more starts of a queue than its rate limit says, in all nor of one submitter.
-
-    A job whose line is sent ahead is given to its agent then; the slot says when the job before it was.
-    """
-    if (rates := sim.daemon.core.state.rated.get(job.queue)) is None:
-        return
-    limit, row = rates.limit, sim.database.rows[job.pk]
-    given_at = slot.assigned_at if job is slot.job else sim.now
-    for most, value in ((limit.rate, ""), (limit.each, "=" + row.submitter)):
-        starts = sim.memory.starts.setdefault((sim.daemon.owner, job.queue, value), [])
-        starts.append(given_at)
-        sim.memory.ahead[job.pk, job.attempt, value] = starts, given_at
-        starts.sort()
-        found = [(a, b) for a, b in zip(starts, starts[most:], strict=False) if b - a < limit.interval - TOLERANCE_S]
-        if most and found:
-            broken("rates_are_kept", f"queue {job.queue} {value}: more than {most} starts from {found[0]}")
-
-
-def never_started(sim: "Sim", job: Job) -> None:
-    """Count no start of a job whose line was sent ahead to an agent that died before it came to it."""
-    for value in ("", "=" + sim.database.rows[job.pk].submitter):
-        starts, at = sim.memory.ahead.pop((job.pk, job.attempt, value), ([], 0.0))
-        if at in starts:
-            starts.remove(at)
-
-
-def work_begins_where_it_is_configured(sim: "Sim", slot: Slot, job: Job) -> None:
-    """What a reload has taken away gets nothing more: types, hosts, types on hosts, slots."""
-    config = sim.daemon.config
-    hosts = config.hosts_of(job.pool.name) if job.pool.name in config.agents else ()
-    if slot.host.name not in hosts or slot.is_removed or slot.pool is not job.pool:
-        broken("work_begins_where_it_is_configured", f"job {job.pk} on host {slot.host.name}, slot {slot.number}")
-    host, row = config.hosts[slot.host.name], sim.database.rows[job.pk]
-    step, instant = sim.memory.filtered
-    if step == sim.steps and slot.assigned_at < instant:
-        return  # earlier in this turn, by the filters of then
-    if (host.queues and row.queue not in host.queues) or not re.match(host.priorities, row.letter):
-        broken("filters_hold", f"job {job.pk} of queue {row.queue}, priority {row.letter}, begins on {slot.host.name}")
-
-
-def old_programs_get_nothing(sim: "Sim", process: "Process | Attached", slot: Slot) -> None:
-    """An agent that would be started otherwise now gets no more lines."""
-    if process.command != sim.daemon.config.agents[slot.pool.name].command:
-        broken("old_programs_get_nothing", f"slot {slot.number} is still {process.command}")
-    canary = slot.pool.canary
-    if canary is not None and process.program and process.program not in canary.programs:
-        broken("old_programs_get_nothing", f"slot {slot.number} is still program {process.program}")
-
-
-def new_programs_have_one_slot(sim: "Sim", spawn: e.Spawn) -> None:
-    """A program that is not in use is started in one slot at a time, on this machine, while it is on trial."""
-    canary, name = sim.daemon.core.state.pools[spawn.type].canary, "new_programs_have_one_slot"
-    if canary is None or not spawn.program or spawn.program == canary.used.program:
-        return
-    if sim.daemon.core.state.slots.all[spawn.slot].wanted is not KEEP:
-        return  # the trial has ended since it was to be started: it is dismissed
-    if not canary.is_on_trial or canary.new is None or canary.new.program != spawn.program:
-        broken(name, f"slot {spawn.slot} starts program {spawn.program} of {spawn.type}, which is not on trial")
-    slots = [slot for slot in sim.daemon.core.state.pools[spawn.type].slots if slot.record is canary.new]
-    if [slot.number for slot in slots] != [spawn.slot]:  # those that it had before are finishing their last items
-        broken(name, f"slots {[slot.number for slot in slots]} have program {spawn.program} of {spawn.type}")
-
-
-def worse_programs_are_not_followed(sim: "Sim", told: str) -> None:
-    """A new program that passes has failed no more items than chance allows: the expected number and two deviations."""
-    if found := TRIED.search(told):
-        sim.memory.failures[found[1], found[2]] = 0
-    if found := PASSED.search(told):
-        failed, items, before, of = map(int, found.groups()[2:])
-        expected = before * items / of if of else 0.0
-        seen = sim.memory.failures[found[1], found[2]]
-        if max(failed, seen) > expected + 2 * sqrt(expected) + TOLERANCE_S:
-            broken("worse_programs_are_not_followed", f"{told}; {seen} were seen to fail")
-
-
-def lines_ahead_are_of_fast_agents(sim: "Sim", process: "Process | Attached", slot: Slot, lines: int) -> None:
-    """Where that is left to us only an agent that is fast gets lines ahead, and while no other one is slow."""
-    name, ahead = "lines_ahead_are_of_fast_agents", min(lines, len(slot.prefetched or ()))
-    if not ahead or slot.pool.kind.window != AUTO or process.is_liar:
-        return
-    if process.finished < FEW_ITEMS or process.took > SLOW_S:
-        broken(name, f"slot {slot.number} has done {process.finished} items, the last one in {process.took:g} s")
-    others = [other for other in sim.daemon.processes.values() if other.is_of(slot.pool.name) and other.is_at_work]
-    seen = SLOW_S + LOOK_S + TOLERANCE_S
-    if slow := [other.slot for other in others if sim.now - other.begun_at > seen]:
-        broken(name, f"slot {slot.number} has {ahead} lines ahead while slots {slow} are slow")
-    waiting = slot.pool.singles + sum(job.waiting for job in slot.pool.query_jobs.values())
-    waiting += sum(len(other.prefetched or ()) + 1 for other in slot.pool.slots)  # they may have got theirs since then
-    if ahead * len(slot.pool.slots) > waiting:
-        broken(name, f"slot {slot.number} has {ahead} lines ahead, {waiting} are left for {len(slot.pool.slots)} slots")
-
-
-def only_under_the_lease(sim: "Sim", job: Job) -> None:
-    """Work begins only while the group is ours by the database's clock."""
-    if sim.database.group_owner != sim.daemon.owner or sim.now >= sim.database.lease_until:
-        broken("only_under_the_lease", f"job {job.pk} begins while {sim.database.group_owner} has the group")
-
-
-def rescued_rows_are_marked(sim: "Sim", row: Row, job: Job) -> None:
-    """A row that begins is ours at this attempt, and running already if it was rescued before."""
-    if row.holder != sim.daemon.owner or row.attempt_in_hand != job.attempt:
-        broken("rescued_rows_are_marked", f"job {job.pk} begins at attempt {job.attempt}; it is {row.holder}'s")
-    if row.rescued and row.state != RUNNING:
-        broken("rescued_rows_are_marked", f"job {job.pk} was rescued and begins while {row.state}")
-
-
-def suspects_are_tried_alone(sim: "Sim", row: Row, job: Job) -> None:
-    """Nothing begins that is not read, and of the rows of one owner one at most is tried alone."""
-    if row.unreadable or job.rules.unread:
-        broken("suspects_are_tried_alone", f"job {job.pk} begins, and was never read")
-    alone = [each.pk for each in sim.database.hand.values() if each.text == TRIED_ALONE and each.holder == row.holder]
-    if len(alone) > 1:
-        broken("suspects_are_tried_alone", f"jobs {alone} are tried at the same time")
-
-
-def nothing_begins_twice(sim: "Sim", job: Job) -> None:
-    """I5: no (job, attempt) of one parameter begins twice."""
-    if (job.pk, job.attempt) in sim.begun:
-        broken("nothing_begins_twice", f"job {job.pk} attempt {job.attempt}")
-    sim.begun.add((job.pk, job.attempt))
-
-
-def commands_are_alone(sim: "Sim", entry: "Entry") -> None:
-    """A detached command never begins beside another of its job, whatever became of its daemon."""
-    if others := [each for each in sim.spools.live if each.pk == entry.pk]:
-        told = ", ".join(f"{each.attempt} on {each.host}" for each in (*others, entry))
-        broken("commands_are_alone", f"job {entry.pk} runs as attempts {told}")
-
-
-def second_tries_are_alone(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
-    """An item is tried once, and once more alone in a fresh process; tries that were lost with their host are none."""
-    key = job.pk, job.attempt, item
-    tries = sim.tries[key] = sim.tries.get(key, 0) + 1
-    if tries - sim.losses[key] > 2 or (tries > 1 and not (slot.is_second_try and slot.items == 0)):
-        broken("second_tries_are_alone", f"job {job.pk} item {item}: try {tries}, {slot.items} items before")
-
-
-def respawns_are_limited(sim: "Sim", slot: Slot) -> None:
-    """F72: not more than so many respawns of agents that die as they start, in an interval."""
-    timers = sim.config.scheduler
-    died = [born for born in sim.memory.stillborn.get(slot.number, ()) if sim.now - born < timers.respawn_interval]
-    if len(died) > timers.respawn_count:
-        broken("respawns_are_limited", f"slot {slot.number} is started again after {len(died)} deaths")
-
-
-# ---- when work ends
-
-
-def failures_were_tried_twice(sim: "Sim", save: Save) -> None:
-    """An item that is recorded as failed because its agent died was tried twice."""
-    for failure in save.failures:
-        row = sim.database.rows[failure.pk]
-        is_death = failure.reason.startswith("agent terminated") and row.key is not None and not row.was_lied_about
-        item = failure.pk, failure.attempt, int(failure.key or 0)
-        if is_death and sim.tries.get(item, 0) - sim.losses[item] != 2:
-            broken("failures_were_tried_twice", f"job {failure.pk} item {failure.key}")
-
-
-class Written:
-    """What one daemon has written of the output of jobs, and which of them it has ended."""
-
-    def __init__(self) -> None:
-        self._last: Counter[tuple[int, int]] = Counter()
-        self._ended: set[tuple[int, int]] = set()
-
-    def write(self, rows: Sequence[OutputRow]) -> None:
-        """All output of an attempt comes in order, before its end; some may come again."""
-        for row in rows:
-            name = row.job, row.attempt
-            if name in self._ended or row.part > self._last[name] + 1:
-                broken("output_comes_in_order", f"part {row.part} of attempt {row.attempt} of job {row.job}")
-            self._last[name] = max(self._last[name], row.part)
-
-    def end(self, attempts: Iterable[tuple[int, int]]) -> None:
-        """These attempts are over."""
-        self._ended.update(attempts)
-
-
-def owners_keep_their_rows(row: Row, owner: str) -> None:
-    """A daemon that owns the group finds its rows as it left them."""
-    if row.holder != owner or not (row.taken_by or row.state in IN_HAND):
-        broken("owners_keep_their_rows", f"job {row.pk} of {owner} is {row.state} of {row.holder}")
-
-
-def no_item_is_done_too_often(sim: "Sim", row: Row, item: int) -> None:
-    """An item is done once, and once more for each time that work on its job was cut short or not storable."""
-    if row.was_lied_about:
-        return
-    attempts = 1 if row.key is not None else row.attempt_in_hand
-    if row.done[item] > attempts + row.disruptions + row.failures and not row.unstorable:
-        broken("no_item_is_done_too_often", f"job {row.pk} item {item}: {row.done[item]} times")
-
-
-def job_ends_rightly(sim: "Sim", row: Row) -> None:
-    """I3: a job ends once; done means that its work was done, or failed within what is tolerated."""
-    if row.ends != 1:
-        broken("one_end_a_job", f"job {row.pk} ends {row.ends} times")
-    if row.wanted not in (None, row.state) and not row.unstorable:
-        broken("commands_are_kept", f"job {row.pk} was to be {row.wanted} and is {row.state}")
-    if row.was_lied_about:
-        return
-    if row.state == DONE and (row.pk, row.attempt) in sim.database.detached:
-        ends_are_those_of_commands(sim, row)
-    if row.state == DONE and not row.msq and not row.done:
-        broken("done_means_worked", f"job {row.pk} is done, and no agent did it")
-    if row.state == DONE and row.msq:
-        query_ends_rightly(sim, row)
-    if row.state == FAILED and row.text is None:
-        broken("failed_says_why", f"job {row.pk}")
-
-
-def ends_are_those_of_commands(sim: "Sim", row: Row) -> None:
-    """A detached job is done if the command of its attempt exited with 0, and that was collected."""
-    host = sim.database.detached[row.pk, row.attempt].host
-    entry = sim.spools.entries.get((host, row.pk), {}).get(row.attempt)
-    if entry is None or entry.end != (0, None):
-        broken("ends_are_those_of_commands", f"job {row.pk} is done, its command has ended with {entry and entry.end}")
-
-
-def query_ends_rightly(sim: "Sim", row: Row) -> None:
-    """A query that is done has every item done or recorded as failed, and counts them."""
-    failed = {int(key) for key in row.item_failures if key is not None}
-    missing = [n for n in range(row.items) if n not in row.done and n not in failed]
-    if row.key is not None and missing:
-        broken("done_means_worked", f"job {row.pk}: items {missing} were never worked")
-    if row.key is None and len(missing) > len(row.item_failures):
-        broken("done_means_worked", f"job {row.pk}: {len(missing)} items not done, {len(row.item_failures)} failed")
-    if row.failed > row.tolerate:
-        broken("tolerance_holds", f"job {row.pk}: {row.failed} items failed, {row.tolerate} tolerated, and it is done")
-    exact = sim.natures[row.type].counts == 0 and not row.disruptions and not row.repeat
-    if exact and row.processed + row.failed != row.items:
-        broken("counts_are_right", f"job {row.pk}: {row.processed} + {row.failed} of {row.items}")
-
-
 def what_is_killed_is_worked_no_more(world: State) -> None:
     """An agent that has a line of a job that was killed or cancelled in hand is on its way out."""
     for slot in world.slots.all:
         verdict = slot.job.verdict if slot.job is not None else None
         if slot.job is not None and verdict is not None and verdict.kills and slot.state in (ST_READY, ST_RUNNING):
             broken("commands_are_kept", f"job {slot.job.pk} is killed, and slot {slot.number} works on")
-
-
-def what_is_wanted_is_on_its_way(world: State, row: Row) -> None:
-    """A job that is killed or cancelled has no agent that is left in peace, and no item that waits."""
-    job = world.jobs.get(row.pk)
-    if row.wanted is None or job is None:
-        return
-    for slot in world.slots.all:
-        if slot.job is job and slot.state in (ST_READY, ST_RUNNING):
-            broken("commands_are_kept", f"job {row.pk} was to be {row.wanted}, and slot {slot.number} works on")
-    if any(lane.items for lane in job.lanes.values()):
-        broken("commands_are_kept", f"job {row.pk} was to be {row.wanted}, and items of it wait")
 
 
 # ---- at the last

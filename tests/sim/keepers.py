@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from scheduler.model.events_and_effects import Gone, Spawn
-from tests.sim import invariants
+from tests.sim import start_invariants
 from tests.sim.agents import read_item
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Spools:
 
     def _begin(self, entry: Entry) -> None:
         sim, nature = self._sim, self._sim.nature_of(entry.type)
-        invariants.commands_are_alone(sim, entry)
+        start_invariants.commands_are_alone(sim, entry)
         self._keepers += 1
         entry.is_alive, entry.pid = True, KEEPER_PIDS + self._keepers
         entry.is_deaf = sim.chance(nature.stubborn)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from scheduler.model.events_and_effects import Fetched, NotExpanded, Opened
 from scheduler.model.protocol import Row
 from tests.sim.broken import Broken
-from tests.sim.database import Row as JobRow
+from tests.sim.rows import Row as JobRow
 
 if TYPE_CHECKING:
     from tests.sim.world import Sim

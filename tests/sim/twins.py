@@ -39,7 +39,8 @@ from scheduler.policy.conditions import Condition, Fail, Policy, Release, Step, 
 from tests.connection_tools import QUERIES, ask, opened, rows_of, run
 from tests.loop_tools import turn_until
 from tests.queue_tools import quiet
-from tests.sim.database import Database, Edge, Kept, Recovery, Row
+from tests.sim.database import Database
+from tests.sim.rows import Edge, Kept, Recovery, Row
 
 T = TypeVar("T")
 TICK: Final = 0.001  # seconds from one statement to the next: what is queued later stands behind

@@ -17,12 +17,13 @@ from scheduler.model.config import Config, Host
 from scheduler.model.host_filters import FILTERS
 from scheduler.model.queue_requests import ClaimRequest
 from scheduler.policy.slots import Slot
-from tests.sim import configs, frontend, invariants
+from tests.sim import configs, end_invariants, frontend, invariants, start_invariants
 from tests.sim.agents import CALM, CHARACTERS, WORSE, Character, read_item
 from tests.sim.broken import Broken
-from tests.sim.database import Database, Row
+from tests.sim.database import Database
 from tests.sim.harness import Daemon
 from tests.sim.keepers import Spools
+from tests.sim.rows import Row
 
 HISTORY: Final = 40  # events told of a failing seed
 RATES: Final[tuple[dict[str, Any] | None, ...]] = (  # of a queue
@@ -342,7 +343,7 @@ class Sim:
 
     def _usurper_ends(self, other: str, mine: list[Row]) -> None:
         for row in mine:
-            invariants.owners_keep_their_rows(row, other)
+            end_invariants.owners_keep_their_rows(row, other)
             row.bits = 2
             state = self.rng.choice(("queued", "cancelled"))
             self.database.write(row, row.attempt_in_hand, state, self.now, other, self.now)
@@ -364,7 +365,7 @@ class Sim:
         """An agent has done an item."""
         row = self.database.rows[pk]
         row.done[item] = row.done.get(item, 0) + 1
-        invariants.no_item_is_done_too_often(self, row, item)
+        end_invariants.no_item_is_done_too_often(self, row, item)
 
     def disrupt(self, pk: int) -> None:
         """Work in hand on a row was cut short."""
@@ -377,7 +378,7 @@ class Sim:
         found = read_item(line)
         if not jobs or found is None or found[0] != jobs[0].pk:
             raise Broken("lines_are_whole", f"{line!r} is sent, {given} are given")
-        invariants.work_begins_rightly(self, slot, jobs[0], found[1])
+        start_invariants.work_begins_rightly(self, slot, jobs[0], found[1])
 
     def not_tried(self, slot: Slot) -> None:
         """An agent dies with lines that it had not come to, as far as anybody knows."""
@@ -385,10 +386,10 @@ class Sim:
             return  # these were never given
         for job, item, _ in slot.prefetched or ():
             if job.query is None:
-                invariants.never_started(self, job)
+                start_invariants.never_started(self, job)
             elif (found := read_item(item.line)) is not None:
                 self.tries[job.pk, job.attempt, found[1]] -= 1
 
     def _ended(self, row: Row) -> None:
         self.finished += 1
-        invariants.job_ends_rightly(self, row)
+        end_invariants.job_ends_rightly(self, row)
