@@ -7,7 +7,7 @@ import attrs
 from scheduler.model.config import AUTO
 from scheduler.model.events_and_effects import Drain, Replaced, Stop
 from scheduler.model.queue_requests import SUSPECT_AFTER
-from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED, LeaseState, ProgramEvent
+from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED, ProgramEvent
 from tests.sim import configs, end_invariants
 from tests.sim.keepers import Attached
 from tests.sim.rows import Edge, Row
@@ -91,7 +91,7 @@ def insert(sim: "Sim", row: Row) -> None:
         edges = [Edge(row, parent, sim.rng.choice((1, 1, 2, 3)), sim.chance(0.5)) for parent in parents]
     sim.database.insert([row], edges, sim.now)
     if row.wait_until is not None or row.expires is not None:
-        sim.daemon.look_due()
+        sim.daemon.watch.look_due()
 
 
 def make_row(sim: "Sim") -> Row:
@@ -284,7 +284,7 @@ def _drain(sim: "Sim") -> None:
 
 def step_down(sim: "Sim") -> None:
     """The daemon is to give the group up, and lives on."""
-    if sim.daemon.is_alive and sim.daemon.lease.state is LeaseState.SERVING:
+    if sim.daemon.is_alive and sim.daemon.watch.is_serving:
         sim.note(("step_down", sim.daemon.core.step_down(sim.now)))
 
 

@@ -1,42 +1,35 @@
 """The daemon as the simulator has it: one life of a Core between fake drivers, with every fault a driver can show.
 
-It does what daemon/wiring.py does: carries out commands, ferries one request at a time, keeps the lease, and after
-a lost connection compares rows with memory before anything else is asked. It decides nothing about jobs.
+It does what daemon/wiring.py does: carries out commands, ferries one request at a time, and after a lost connection
+compares rows with memory before anything else is asked. Its lease and periodic tasks are watch.py's. It decides nothing
+about jobs.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, assert_never
-
-import attrs
+from typing import TYPE_CHECKING, Any, assert_never
 
 from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
-from scheduler.model.host_filters import FILTERS
-from scheduler.model.states import DIE, ST_SPAWNED, LeaseState, ProgramState
-from scheduler.policy.conditions import Condition
+from scheduler.model.states import DIE, ST_SPAWNED, ProgramState
 from scheduler.policy.core import Core
-from scheduler.policy.group_lease import Lease, LeaseStatement, Owner
 from scheduler.policy.slots import Slot
 from tests.sim import end_invariants, invariants, start_invariants
 from tests.sim.agents import Process, read_item
 from tests.sim.broken import Broken
-from tests.sim.configs import has_canaries, has_detached
+from tests.sim.configs import has_canaries
 from tests.sim.keepers import Attached
 from tests.sim.queries import Cursor
 from tests.sim.rows import Row
+from tests.sim.watch import Watch, filtered
 
 if TYPE_CHECKING:
     from tests.sim.world import Sim
 
-STARTS_S = 5.0  # between two looks for jobs that cannot start
 HOLD_S = 5.0  # for what is under way to end before another program takes over
 HOLD_LOOK_S = 0.05
-AGAIN_S = 15.0  # until a host is asked again to release what it keeps
-SITE: Final = "site"
-OWN_AGE = 10.0  # a row of ours that is this old and not in memory was lost on its way
 
 
 @dataclass(slots=True, eq=False)
@@ -48,12 +41,6 @@ class Flight:
     owner: str
     is_done: bool = False
     limits: dict[str, int | None] = field(default_factory=dict)  # of queues, as it was asked
-
-
-def filtered(config: Config, filters: Mapping[str, dict[str, Any]]) -> Config:
-    """Return a configuration with these filters of its hosts."""
-    hosts = {name: attrs.evolve(host, **filters.get(name, {})) for name, host in config.hosts.items()}
-    return attrs.evolve(config, hosts=hosts)
 
 
 class Daemon:
@@ -70,27 +57,20 @@ class Daemon:
         self.processes: dict[int, Process | Attached] = {}
         self.links: dict[str, bool] = {}  # hosts that have to be reached, and whether they are
         self.up_since: dict[str, float] = {}  # hosts that were reached, since when
-        self.sees_since = sim.now  # that it serves, and its watch connection is up
         self.refused: set[int] = set()  # slots that were to start on one that is down, since one came up
         self._reach()
         self.cursors: dict[int, Cursor] = {}
         self.is_queue_up = True
         self.flight: Flight | None = None
-        self.lease = Lease(config.scheduler)
-        self.is_watching = True
-        self.watch_losses = 0
-        self.woken_in_flight = 0  # wake-ups on their way
-        self.due_at = self.rescan_at = self.check_at = self.starts_at = self.find_at = float("inf")
-        self.removed: list[tuple[int, int]] = []  # what hosts have released, and the database does not know yet
+        self.watch = Watch(self)
         self.written = end_invariants.Written()
-        self.lease.connected(sim.now)
         self._find_programs()
         self._acts: dict[type, Callable[[Any], None]] = {
             e.Spawn: self._spawn, e.Send: self._send, e.Kill: self._kill, e.ForceKill: self._force_kill,
             e.Expand: self._expand, e.Fetch: self._fetch, e.CloseQuery: self._close,
-            e.FindNextDue: lambda c: self.look_due(), e.Exit: lambda c: self._exit(), e.LogMessage: self._say,
-            e.ReleaseGroup: lambda c: self._give_up(), e.RenewLease: lambda c: self.lease.renew(self.sim.now),
-            e.LetGo: self._let_go, e.FindDetached: lambda c: self._find_detached_in(c.seconds),
+            e.FindNextDue: lambda c: self.watch.look_due(), e.Exit: lambda c: self._exit(), e.LogMessage: self._say,
+            e.ReleaseGroup: lambda c: self._give_up(), e.RenewLease: lambda c: self.watch.lease.renew(self.sim.now),
+            e.LetGo: self._let_go, e.FindDetached: lambda c: self.watch.find_detached_in(c.seconds),
             e.Signal: self._signal, e.RunStatement: lambda c: None, e.Echo: lambda c: None, e.JobEnded: lambda c: None,
         }  # fmt: skip
 
@@ -111,15 +91,7 @@ class Daemon:
 
     def next_deadline(self) -> float:
         """Return the instant of the next tick of ours."""
-        if self.core.state.quotas.has_room:
-            self.check_at = min(self.check_at, self.sim.now + 0.2)
-        is_serving = self.lease.state is LeaseState.SERVING
-        if is_serving and self.core.has_start_policies and self.starts_at == float("inf"):
-            self.starts_at = self.sim.now
-        watch = min(
-            self.lease.next_deadline(), self.due_at, self.rescan_at, self.check_at, self.starts_at, self.find_at
-        )
-        return min(self.core.next_deadline(), watch if self.is_watching else float("inf"))
+        return min(self.core.next_deadline(), self.watch.next_deadline())
 
     def tick(self) -> None:
         """Do what is due now."""
@@ -127,8 +99,8 @@ class Daemon:
         if self.core.next_deadline() <= now:
             self.sim.note("tick")
             self.core.tick(now)
-        if self.is_watching:
-            self._watch(now)
+        if self.watch.is_up:
+            self.watch.step(now)
 
     def pump(self) -> None:
         """Ask the queue for the next thing, carry out the commands, ask again: as the daemon does."""
@@ -170,7 +142,7 @@ class Daemon:
     def _give_up(self) -> None:
         self.sim.note("GiveUp")
         self._assert_nothing_left()
-        self.lease.step_down(self.sim.now)
+        self.watch.lease.step_down(self.sim.now)
 
     def _assert_nothing_left(self) -> None:
         if any(process.alive for process in self.processes.values()):
@@ -198,14 +170,14 @@ class Daemon:
     def reexec(self) -> None:
         """Another program is to take over: begin nothing new, until it can or it takes too long."""
         state = self.core.state
-        if self.lease.state is LeaseState.SERVING and not (state.draining or state.stopping or state.is_held):
+        if self.watch.is_serving and not (state.draining or state.stopping or state.is_held):
             self.sim.note("held")
             self.core.hold(self.sim.now)
             self.later(HOLD_LOOK_S, self._take_over_if_quiet, self.sim.now + HOLD_S)
 
     def _take_over_if_quiet(self, until: float) -> None:
         core, now = self.core, self.sim.now
-        is_over = core.state.draining or core.state.stopping or self.lease.state is not LeaseState.SERVING
+        is_over = core.state.draining or core.state.stopping or not self.watch.is_serving
         core.hold(now)
         core.save_output(now)
         if is_over or now >= until:
@@ -227,10 +199,18 @@ class Daemon:
         self.sim.takeovers += 1
         self.cursors.clear()
         self._reconnected()
-        self.look_around()
-        self.core.know_start_conditions(self.sim.database.start_conditions())
-        self.starts_at = now
-        self.tell(e.Serve(self.lease.until))
+        self.watch.take_over()
+
+    def reload(self, config: Config) -> None:
+        """Go on with another configuration; everything commanded so far was done by the old one."""
+        same = {name: config.hosts[name].filters.items() & host.filters.items()
+                for name, host in self.file.hosts.items() if name in config.hosts}  # fmt: skip
+        kept = {name: {key: self.config.hosts[name].filters[key] for key, _ in keys} for name, keys in same.items()}
+        self.config, self.file = filtered(config, kept), config
+        self.tell(e.Reloaded(config))
+        self._find_programs()
+        self._reach()
+        self.later(self.sim.watch_delay(), self.watch.look_around)
 
     # ---- children
 
@@ -386,7 +366,7 @@ class Daemon:
         if self.config.agents[name].canary:
             self.tell(e.ProgramFound(name, str(number), tuple(map(str, range(number + 1)))))
 
-    def _write_trials(self) -> None:
+    def write_trials(self) -> None:
         """Write down what is known of new programs."""
         for row in self.core.report.agent_rows(self.sim.now) if has_canaries(self.sim.seed) else ():
             for written in self.sim.types:
@@ -566,201 +546,3 @@ class Daemon:
         self.core.settle(parents)
         self.is_queue_up = True
         self.tell(e.Woken())
-
-    # ---- the watch connection
-
-    def woken(self) -> None:
-        """Somebody rings."""
-        if not self.woken_in_flight:
-            self.woken_in_flight += 1
-            self.later(0.01 * self.sim.rng.random(), self._ring)
-
-    def _ring(self) -> None:
-        self.woken_in_flight -= 1
-        self.tell(e.Woken())
-        self.look_due()
-        self.check_at = min(self.check_at, self.sim.now + 0.2)
-
-    def look_due(self) -> None:
-        """Look for due rows soon."""
-        self.due_at = min(self.due_at, self.sim.now + 0.2)
-
-    def look_around(self) -> None:
-        """Read the tables that others may change."""
-        looked = self.sim.looked()
-        filters = {row["name"]: {key: row[key] for key in FILTERS} for row in looked.hosts}
-        before, self.config = self.config, filtered(self.config, filters)
-        if self.config != before:
-            self.sim.memory.filtered = self.sim.steps, self.sim.now
-        invariants.limits_change(self.sim, self.core.state)
-        self.tell(looked)
-
-    def reload(self, config: Config) -> None:
-        """Go on with another configuration; everything commanded so far was done by the old one."""
-        same = {name: config.hosts[name].filters.items() & host.filters.items()
-                for name, host in self.file.hosts.items() if name in config.hosts}  # fmt: skip
-        kept = {name: {key: self.config.hosts[name].filters[key] for key, _ in keys} for name, keys in same.items()}
-        self.config, self.file = filtered(config, kept), config
-        self.tell(e.Reloaded(config))
-        self._find_programs()
-        self._reach()
-        self.later(self.sim.watch_delay(), self.look_around)
-
-    def _watch(self, now: float) -> None:
-        if (statement := self.lease.step(now)) is not None:
-            live, losses = self.core.live_rows(), self.watch_losses
-            self.later(self.sim.watch_delay(), self._lease_effect, statement, self.owner, live, losses)
-        if self.lease.state is not LeaseState.SERVING:
-            self.due_at = self.rescan_at = self.check_at = self.starts_at = self.find_at = float("inf")
-            return
-        self._write_trials()
-        if self.starts_at <= now:
-            self._stop_unstartable(now)
-        if self.check_at <= now:
-            self._check_conditions(now)
-        if self.find_at <= now:
-            self._find_detached(now)
-        if self.due_at <= now:
-            self._look_due(now)
-        if self.rescan_at <= now:
-            self._rescan(now)
-
-    def _find_detached_in(self, seconds: float) -> None:
-        if self.lease.state is LeaseState.SERVING:
-            self.find_at = min(self.find_at, self.sim.now + seconds)
-
-    def _find_detached(self, now: float) -> None:
-        """Adopt detached jobs that are not in hand, and have hosts release what no job is for."""
-        database = self.sim.database
-        self.find_at = float("inf")
-        self.later(self.sim.watch_delay(), self._adopted, self._adoptions(), self.owner, self.watch_losses)
-        removed, self.removed = self.removed, []
-        database.forget_kept(removed, ())
-        kept = database.read_kept()
-        for host, _, pk, attempt in kept:
-            if host in self.config.hosts and self.links.get(host, True):
-                self.later(self.sim.rng.random(), self._release, host, pk, attempt)
-        if kept:
-            self.find_at = min(self.find_at, now + AGAIN_S)
-
-    def _adoptions(self) -> list[r.Adoption]:
-        now = self.sim.now
-        types = [name for name, kind in self.config.agents.items() if kind.detached]
-        return self.sim.database.adopt(self.owner, self.core.live_rows(), now, types, now) if types else []
-
-    def _adopted(self, jobs: list[r.Adoption], owner: str, losses: int) -> None:
-        if (owner, losses) == (self.owner, self.watch_losses):
-            self.tell(e.Adopted(SITE, "/spool", jobs))
-
-    def _release(self, host: str, pk: int, attempt: int) -> None:
-        if self.links.get(host, True):
-            self.sim.spools.release(host, pk, attempt)
-            self.removed.append((pk, attempt))
-            self.find_at = min(self.find_at, self.sim.now + 0.2)
-
-    def _look_due(self, now: float) -> None:
-        released, parents, seconds = self.sim.database.due(now)
-        self.core.settle(parents)
-        self.due_at = now + max(0.2, seconds) if seconds is not None else float("inf")
-        if released:
-            self.tell(e.Woken())
-
-    def _check_conditions(self, now: float) -> None:
-        """Check the condition that is due longest, if one is."""
-        if self.core.state.quotas.has_room:
-            self.sim.database.check_now(self.core.cleared_conditions(), now)
-        seen = self.sim.database.read_recovery(now)
-        if not isinstance(seen, Condition):
-            self.check_at = float("inf") if seen is None else now + max(0.2, seen)
-            return
-        step = self.core.next_step(seen)
-        self.sim.note((seen, step))
-        moved, parents = self.sim.database.check_condition(self.owner, seen, step, now)
-        self.core.settle(parents)
-        self.check_at = now + 0.2
-        if moved:
-            self.tell(e.Woken())
-
-    def _stop_unstartable(self, now: float) -> None:
-        """Block or fail jobs that cannot start, and let those be looked at that can again."""
-        self.starts_at = now + STARTS_S
-        for each in self.core.start_failures(now):
-            self.sim.note(each)
-            count, parents = self.sim.database.stop_unstartable(self.owner, each, now)
-            self.core.settle(parents)
-            if count:
-                self.starts_at = now + 0.2
-        if names := self.core.cleared_conditions():
-            self.sim.note(f"over: {names}")
-            self.sim.database.check_now(names, now)
-            self.check_at = now
-
-    def _rescan(self, now: float) -> None:
-        self.rescan_at = now + self.config.scheduler.rescan
-        self.find_at = now if has_detached(self.sim.seed) else float("inf")
-        self.core.settle(self.sim.database.unsettled())
-        self.look_due()
-        count, parents = self.sim.database.rescue(self.owner, self.core.live_rows(), OWN_AGE, now)
-        if count:
-            self.sim.note(f"rescan gave back {count}")
-        self.core.settle(parents)
-        self.tell(e.Woken())
-        self.look_around()
-
-    def _lease_effect(self, statement: LeaseStatement, owner: str, live: list[int], losses: int) -> None:
-        database, now, lease = self.sim.database, self.sim.now, self.config.scheduler.lease
-        result: Any = None
-        match statement:
-            case LeaseStatement.LOOK:
-                uuid = database.group_owner
-                result = Owner(uuid, database.lease_until <= now, self.sim.is_known_dead(uuid), database.taken)
-            case LeaseStatement.TAKE:
-                dead = self.lease.owner.uuid if self.lease.owner.is_dead else None
-                result = database.take_lease(owner, dead, self.lease.has_waited_a_lease, lease, now)
-            case LeaseStatement.RESCUE:
-                result = database.rescue(owner, live, 0.0, now)
-            case LeaseStatement.RENEW:
-                result = database.renew_lease(owner, lease, now)
-            case LeaseStatement.LEAVE:
-                database.leave(owner)
-                result = False
-        self.later(self.sim.watch_delay(), self._lease_answer, statement, result, losses)
-
-    def _lease_answer(self, statement: LeaseStatement, result: Any, losses: int) -> None:
-        if losses != self.watch_losses:
-            return  # the connection that was asked is gone
-        now, lease = self.sim.now, self.lease
-        self.sim.note((statement.value, result))
-        match statement:
-            case LeaseStatement.REGISTER:
-                lease.registered(now)
-            case LeaseStatement.LOOK:
-                lease.looked(result, now)
-            case LeaseStatement.TAKE:
-                lease.taken(result, now)
-            case LeaseStatement.RESCUE:
-                self._rescued(result[1])
-            case LeaseStatement.RENEW | LeaseStatement.LEAVE:
-                self._renewed(result)
-
-    def _rescued(self, parents: list[int]) -> None:
-        self.core.settle(parents)
-        if has_detached(self.sim.seed):
-            self.tell(e.Adopted(SITE, "/spool", self._adoptions()))
-            self.find_at = self.sim.now
-        self.lease.rescued(self.sim.now)
-        self.tell(e.Serve(self.lease.until))
-        self.tell(e.Woken())
-        self.look_around()
-        self.sees_since = self.sim.now
-        self.core.know_start_conditions(self.sim.database.start_conditions())
-        self.due_at = self.check_at = self.sim.now
-        self.rescan_at = self.sim.now + self.config.scheduler.rescan
-
-    def _renewed(self, is_ours: bool) -> None:
-        self.lease.renewed(is_ours, self.sim.now)
-        if is_ours:
-            self.tell(e.Serve(self.lease.until))
-        else:
-            self.tell(e.LeaseLost())
-            self.owner = self.sim.new_owner()

@@ -23,7 +23,6 @@ from scheduler.model.states import (
     ST_READY,
     ST_RUNNING,
     TERMINAL,
-    LeaseState,
     QueryState,
 )
 from scheduler.policy.capacity import UNLIMITED, HostState
@@ -374,12 +373,12 @@ def rows_are_memory(sim: "Sim") -> None:
 def jobs_return_with_their_host(sim: "Sim") -> None:
     """Jobs that are blocked on a host that is up are looked at soon, by the daemon after a crash too (C56)."""
     daemon, now = sim.daemon, sim.now
-    if not (daemon.is_alive and daemon.is_watching and daemon.lease.state is LeaseState.SERVING):
+    if not (daemon.is_alive and daemon.watch.is_up and daemon.watch.is_serving):
         return
     for recovery in sim.database.conditions.values():
         name = recovery.name.removeprefix("host:")
         if recovery.jobs and name != recovery.name and daemon.links.get(name):
-            since = max(recovery.looked, daemon.up_since[name], daemon.sees_since)
+            since = max(recovery.looked, daemon.up_since[name], daemon.watch.sees_since)
             if now - since > SOON_S:
                 broken("jobs_return_with_their_host", f"{recovery.name} was not looked at for {now - since:.1f} s")
 
@@ -443,7 +442,7 @@ def begun_work_is_never_forgotten(sim: "Sim", pks: set[int]) -> None:
 def no_wake_up_is_lost(sim: "Sim", world: State) -> None:
     """A place that is held to be empty is empty, unless a wake-up or a claim is on its way."""
     daemon = sim.daemon
-    if not world.is_assigning or daemon.woken_in_flight or daemon.flight is not None or not daemon.is_watching:
+    if not world.is_assigning or daemon.watch.woken_in_flight or daemon.flight is not None or not daemon.watch.is_up:
         return
     ledger = world.outbox
     if not daemon.is_queue_up or ledger.repeats or ledger.locked or ledger.saves or ledger.parents:

@@ -1,7 +1,8 @@
 """A simulated world around the core: one seed orders everything, time jumps to whatever comes next.
 
 Holds the clock, the tables, the dice and the books of what agents really did; the parts with a life of their own are
-agents.py, queries.py, database.py, harness.py (the daemon) and frontend.py. After every step the invariants hold.
+agents.py, queries.py, database.py, harness.py and watch.py (the daemon) and frontend.py. After every step the
+invariants hold.
 """
 
 from collections import Counter, deque
@@ -242,12 +243,12 @@ class Sim:
     def ring(self) -> None:
         """NOTIFY."""
         if self.daemon.is_alive:
-            self.daemon.woken()
+            self.daemon.watch.woken()
 
     def change(self) -> None:
         """A table that daemons follow has changed."""
         if self.daemon.is_alive:
-            self.daemon.look_around()
+            self.daemon.watch.look_around()
 
     def reload(self, config: Config) -> None:
         """The file is another one, and the daemon is told to read it; if it is dead the next one will."""
@@ -303,18 +304,9 @@ class Sim:
     def cut_watch(self, seconds: float) -> None:
         """The watch connection of the daemon is away for a while."""
         daemon = self.daemon
-        if daemon.is_alive and daemon.is_watching:
-            daemon.is_watching = False
-            daemon.watch_losses += 1
-            daemon.lease.disconnected()
-            self.at(seconds, self._watch_again, daemon)
-
-    def _watch_again(self, daemon: Daemon) -> None:
-        daemon.is_watching = True
-        daemon.sees_since = self.now
-        daemon.lease.connected(self.now)
-        if daemon.is_alive:
-            daemon.woken()
+        if daemon.is_alive and daemon.watch.is_up:
+            daemon.watch.lose()
+            self.at(seconds, daemon.watch.come_back)
 
     def _reexec(self, pause: float) -> None:
         """Another program is to be executed in the place of the daemon."""
