@@ -30,7 +30,7 @@ from typing import Final
 from scheduler.daemon.guardian import is_kept, stat_of
 
 PATIENCE_S: Final = 30.0  # for another daemon
-KILL_EARLY_S: Final = 1.0  # before the lease ends
+KILL_EARLY_S: Final = 1.0  # before the lease ends; only what is blocked in the kernel does not die at once
 ANSWER_S: Final = 10.0  # for a warden: one that kills needs KILL_S
 MESSAGE_BYTES: Final = 64
 KILL_S: Final = 5.0  # for what does not die: it is blocked in the kernel

@@ -130,13 +130,16 @@ class KeptAgents:
     ) -> None:
         """Set whose agents are kept; before anything else is called."""
         self._loop, self._core, self._processes, self._daemon, self._config = loop, core, processes, state, config
-        self.warden.set_lease(state.lease_until)
+        self.lease_changed()
 
     # ---- while all is well
 
+    def lease_changed(self) -> None:
+        """Tell the warden when the lease ends, before anything is begun under it."""
+        self.warden.set_lease(self._daemon.lease_until)
+
     def look(self) -> None:
         """Give agents that are up to the store, take out those that ended, and mark those that have nothing in hand."""
-        self.warden.set_lease(self._daemon.lease_until)
         self._exchange()
         for slot in self._core.idle_slots():
             if slot < len(self.page.marks):
@@ -199,6 +202,7 @@ class KeptAgents:
             if loop.now >= late:
                 return f"{why}, after {HOLD_S:g} s"
             yield Until(loop.now + HOLD_LOOK_S)
+        daemon.renew_lease()  # so that the next daemon has all of it to come up
         daemon.freeze()
         late = loop.now + FREEZE_S
         while why := daemon.unsaved():

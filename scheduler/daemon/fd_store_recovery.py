@@ -7,6 +7,7 @@ before anything of it is given out again: by us, for the warden of the daemon be
 was asked. If it does not answer, nothing goes on.
 """
 
+import math
 import os
 import signal
 import socket
@@ -41,6 +42,7 @@ from scheduler.policy.handover import READ
 
 MOST_TRIES: Final = 3  # daemons that begin with the same state: it may be what they fail of
 ENDS: Final = 3  # pipes of an agent
+SHORT_LEASE_S: Final = 10.0  # a restart may take longer
 
 
 class Inheritance:
@@ -68,10 +70,12 @@ class Inheritance:
         by_name: dict[str, list[int]] = {}
         for each in stored:
             by_name.setdefault(each.name, []).append(each.fd)
-        is_ours = self._dismiss_wardens(by_name, store)
-        store.close()
         with suppress(OSError, ValueError):
             self.page = SharedPage(by_name.pop(PAGE, [-1])[0])
+        if self.page is not None and self.page.is_state_valid:
+            self.warden.set_lease(_lease_until(by_name.get(STATE, ())))
+        is_ours = self._dismiss_wardens(by_name, store)
+        store.close()
         if not is_ours or self.page is None:
             self.told = "the warden of the daemon before does not answer: all that it left is killed"
         elif self.page.is_state_valid:
@@ -206,6 +210,9 @@ class Inheritance:
             self.forget()
             return None
         assert self.group is not None
+        if config.scheduler.lease < SHORT_LEASE_S:
+            limit_s = config.scheduler.lease
+            log_line("warning", f"keep_agents: a restart that takes longer than lease = {limit_s:g} s kills the agents")
         if self.warden is None:
             self.warden = _started_warden(self.group, store)
             if takeover is None:
@@ -238,6 +245,14 @@ def _started_warden(group: Path, store: FdStore) -> Warden:
     store.keep(warden.name, [warden.line.fileno()], SETTLE_S)
     warden.watch()
     return warden
+
+
+def _lease_until(states: Iterable[int]) -> float:
+    """Return when the lease ends by the state that was left; minus infinity: it has none, or cannot be read."""
+    for fd in states:
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            return float(exec_handover.read(fd)["watch"]["lease"][0])
+    return -math.inf
 
 
 def _agent_of(name: str, fds: Iterable[int]) -> tuple[AgentDescription, Sequence[int]] | None:

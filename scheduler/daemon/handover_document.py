@@ -62,6 +62,10 @@ class DaemonState:
         """Return when the lease of the group ends, by the monotonic clock; minus infinity: it is not ours."""
         return self._watch.lease.until
 
+    def renew_lease(self) -> None:
+        """Have the lease renewed, if the group is ours, before the daemon is frozen."""
+        self._watch.lease.renew(self._loop.now)
+
     def hold(self) -> None:
         """Begin nothing new."""
         self._core.hold(self._loop.now)

@@ -372,6 +372,8 @@ class Daemon:
 
     def role_changed(self) -> None:
         """Act on what we are to our group, which may have changed: quit, end survivors, and show it."""
+        if self._kept_agents is not None:
+            self._kept_agents.lease_changed()
         if self._is_taking_over:
             return
         if self._quits_if_served and self.watch.lease.is_served_elsewhere and not self.core.is_ending:

@@ -20,7 +20,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from scheduler.database.connect import connected
-from scheduler.database.schema_locks import PATIENCE_S, holder, lock_migrations, lock_tables
+from scheduler.database.schema_locks import LEASES, PATIENCE_S, holder, lock_all, lock_migrations, set_patience
 from scheduler.drivers.statements import STANDARD, setting
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, SchemaOutdatedError, WorldError
 from scheduler.model.states import JOB_STATES
@@ -116,6 +116,7 @@ def apply(conninfo: str, directory: Path | None = None, patience_s: float = PATI
     directory = directory or schema_dir() / "migrations"
     files = _files(directory)
     with _connection(conninfo) as connection:
+        set_patience(connection, patience_s)
         encoding = connection.info.parameter_status("server_encoding")
         is_ours = connection.execute("select to_regclass('drover.migration') is not null").fetchone()
         if encoding not in ENCODINGS and is_ours == (False,):  # one that has our schema may stay
@@ -207,7 +208,8 @@ def apply_compat(conninfo: str, name: str) -> None:
 def _apply_file(conninfo: str, name: str, patience_s: float) -> None:
     """Run a file of the schema in one transaction, under the lock of migrations."""
     with _connection(conninfo) as connection, connection.transaction(), _blamed(name):
-        lock_migrations(connection, patience_s)
+        set_patience(connection, patience_s)
+        lock_migrations(connection)
         connection.execute((schema_dir() / name).read_bytes())
 
 
@@ -278,16 +280,18 @@ def _apply_next(
 ) -> str | None:
     """Apply the first migration that is missing, and return its name; one at a time, under the locks."""
     with connection.transaction():
-        lock_migrations(connection, patience_s)
+        lock_migrations(connection)
         migration = next(iter(_missing(files, connection)), None)
         if migration:
-            lock_tables(connection, patience_s)
+            text = (directory / migration.name).read_bytes()
+            leases = any(b"alter table drover.%b" % table.encode() in text for table in LEASES)
+            lock_all(connection, [f"{name}_compat" for name in compat_names()], leases, patience_s)
             for name in compat_names():
                 for (views,) in connection.execute(COMPAT_VIEWS, (f"{name}_compat",)).fetchall():
                     for view in views:
                         connection.execute(f"drop view if exists {view} cascade".encode())
             with _blamed(migration.name):
-                connection.execute((directory / migration.name).read_bytes())
+                connection.execute(text)
                 _note(connection, migration)
         verbs = _unwritten_verbs(connection)
         connection.cursor().executemany(WRITE_VERB, verbs.values())

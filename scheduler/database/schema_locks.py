@@ -1,73 +1,124 @@
-"""The locks under which the schema is changed: first that of migrations, then all tables of the schema at once.
+"""The locks under which the schema is changed: that of migrations, then all tables and views of the schema at once.
 
-Sessions that use the queue wait behind a lock that is waited for, and one that has a table and wants another would wait
-for us as we for it, until the server ends the transaction of one of both. So the tables are locked before any of them
-is changed, all or none, by tries that are given up after a moment. Refuses to end another session; blocking.
+A session that has one table and wants another, which a migration has, waits for the migration as the migration for it,
+until the server ends one of both transactions. So all are locked before any of them is changed, or none: a try that
+takes too long is given up, sooner than the server looks for such circles, and the others go on before the next one.
+Refuses to end another session; blocking.
 """
 
+from collections.abc import Collection
+from contextlib import suppress
 from time import monotonic, sleep
+from typing import Any, Final
 
 import psycopg
 
 # Only who may write here can hold this lock, or keep us from it: an advisory lock could be any login's.
-LOCK_MIGRATIONS = "lock table drover.migration in share row exclusive mode"
-LOCK_TABLES = """
-do $$ declare
-  tables text;
-begin
-  select string_agg(oid::regclass::text, ', ' order by oid) into tables from pg_catalog.pg_class
-   where relnamespace = to_regnamespace('drover') and relkind in ('r', 'p')
-     and relname not in ('migration', 'later_migration');  -- daemons that wait for a migration read them
-  if tables is not null then
-    execute 'lock table ' || tables || ' in access exclusive mode';
-  end if;
-end $$
+LOCK_MIGRATIONS: Final = "lock table drover.migration in share row exclusive mode"
+READ_WHILE_WAITING: Final = ("migration", "later_migration")  # by daemons that wait for a migration
+LEASES: Final = ("scheduler", "scheduler_group")  # a migration may take longer than a lease, which daemons renew here
+# The oids of our tables, and a statement that locks them and our views; not what others have put there. Views come
+# first, as for those who read them, and one by one: `lock table` would lock all below a view too.
+FIND: Final = """
+with found as materialized (
+  select c.oid, relkind, relowner::regrole as owner
+    from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = relnamespace
+   where (nspname = 'drover' and relkind in ('r', 'p') and relname <> all (%s) or nspname = any (%s) and relkind = 'v')
+     and pg_catalog.pg_has_role(relowner, 'usage'))
+select array_agg(oid) filter (where relkind <> 'v'),
+       'do $lock$ begin '
+       || coalesce(string_agg(format('alter view %%s owner to %%s; ', oid::regclass, owner), '' order by oid)
+                     filter (where relkind = 'v'), '')
+       || coalesce('lock table ' || string_agg(oid::regclass::text, ', ' order by oid) filter (where relkind <> 'v')
+                     || ' in access exclusive mode; ', '')
+       || 'end $lock$'
+  from found
 """
-PATIENCE_S = 60.0
-FIRST_TRY_S = 0.1
-LONGEST_TRY_S = 2.0  # longer than the default of deadlock_timeout: then the server ends an autovacuum in our way
-SET_TIMEOUT = "select set_config('lock_timeout', %s, true)"  # until the transaction ends
-HOLDERS = """
-select pid, usename, application_name, to_char(xact_start, 'HH24:MI:SS'), relation::regclass::text
+# A table that is vacuumed: by the server, usually, which ends that for one who waits longer than deadlock_timeout.
+FIND_VACUUMED: Final = """
+select relation::regclass::text from pg_catalog.pg_locks
+ where database = (select oid from pg_catalog.pg_database where datname = current_database())
+   and relation = any (%s) and mode = 'ShareUpdateExclusiveLock' and granted limit 1
+"""
+READ_LIMITS: Final = """
+select extract(epoch from current_setting('deadlock_timeout')::interval)::float8, current_setting('statement_timeout')
+"""
+SET_LOCAL: Final = "select set_config(%s, %s, true)"
+HOLDERS: Final = """
+select pid, coalesce(usename, 'none, it is the server''s'), application_name, to_char(xact_start, 'HH24:MI:SS'),
+       relation::regclass::text
   from pg_locks join pg_class c on c.oid = relation join pg_stat_activity using (pid)
- where relnamespace = to_regnamespace('drover') and granted and pid <> pg_backend_pid() order by xact_start limit 1
+ where relnamespace = to_regnamespace('drover') and granted and pid <> pg_backend_pid()
+   and database = (select oid from pg_database where datname = current_database())
+ order by xact_start limit 1
 """
+PATIENCE_S: Final = 60.0
+FIRST_TRY_S: Final = 0.1
+LONGEST_TRY: Final = 0.5  # of deadlock_timeout
+VACUUM_S: Final = 1.0  # beyond deadlock_timeout
 
 
-def lock_migrations(connection: psycopg.Connection, patience_s: float) -> None:
+def lock_migrations(connection: psycopg.Connection) -> None:
     """Let no other `init` change the schema until this transaction ends. Errors: LockNotAvailable."""
-    _limit(connection, patience_s)
     connection.execute(LOCK_MIGRATIONS)
 
 
-def lock_tables(connection: psycopg.Connection, patience_s: float) -> None:
-    """Keep all others from the tables, readers too, until this transaction ends. Errors: LockNotAvailable.
+def lock_all(connection: psycopg.Connection, schemas: Collection[str], leases: bool, patience_s: float) -> None:
+    """Keep all others from tables, and from the views in these schemas too, until this transaction ends; readers too.
 
-    It is tried for `patience_s`; between two tries as much time passes as the try took, in which the others go on.
+    `leases`: those in which daemons renew theirs, too. Errors: LockNotAvailable after `patience_s`.
     """
-    give_up_at = monotonic() + patience_s
-    try_s = FIRST_TRY_S
-    while not _try_tables(connection, min(try_s, patience_s), is_last=monotonic() + try_s >= give_up_at):
-        sleep(try_s)
-        try_s = min(2 * try_s, LONGEST_TRY_S)
-    _limit(connection, patience_s)
+    spared = READ_WHILE_WAITING if leases else READ_WHILE_WAITING + LEASES
+    tables, lock = _row(connection, FIND, list(spared), ["drover", *schemas])
+    circles_s, usual_limit = _row(connection, READ_LIMITS)
+    give_up_at, try_s = monotonic() + patience_s, FIRST_TRY_S
+    while not _try(connection, lock, try_s, usual_limit):
+        if monotonic() + try_s >= give_up_at:
+            raise psycopg.errors.LockNotAvailable("the schema is in use")
+        sleep(try_s)  # the others go on
+        _end_vacuum(connection, tables or [], circles_s + VACUUM_S)
+        try_s = min(2 * try_s, LONGEST_TRY * circles_s)
 
 
-def _try_tables(connection: psycopg.Connection, limit_s: float, *, is_last: bool) -> bool:
-    """Return whether all tables could be locked in so many seconds. Errors: what the last try met."""
+def _row(connection: psycopg.Connection, query: str, *values: object) -> tuple[Any, ...]:
+    found = connection.execute(query.encode(), values or None).fetchone()
+    assert found is not None
+    return found
+
+
+def _try(connection: psycopg.Connection, lock: str, limit_s: float, usual_limit: str) -> bool:
+    """Return whether all could be locked in so many seconds; else nothing is."""
     try:
         with connection.transaction():
-            _limit(connection, limit_s)
-            connection.execute(LOCK_TABLES)
-    except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
-        if is_last:
-            raise
+            _set_local(connection, "statement_timeout", _in_ms(limit_s))
+            connection.execute(lock.encode())
+            _set_local(connection, "statement_timeout", usual_limit)
+    except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
         return False
     return True
 
 
-def _limit(connection: psycopg.Connection, limit_s: float) -> None:
-    connection.execute(SET_TIMEOUT, (f"{limit_s * 1000:.0f}ms",))
+def _end_vacuum(connection: psycopg.Connection, tables: list[int], limit_s: float) -> None:
+    """Wait for a table that is vacuumed, and for it alone, so long that the server ends a vacuum of its own."""
+    found = connection.execute(FIND_VACUUMED, (tables,)).fetchone()
+    if found is not None:
+        with suppress(psycopg.errors.LockNotAvailable), connection.transaction(force_rollback=True):
+            _set_local(connection, "lock_timeout", _in_ms(limit_s))
+            connection.execute(f"lock table {found[0]} in access exclusive mode".encode())
+
+
+def set_patience(connection: psycopg.Connection, patience_s: float) -> None:
+    """Let no statement of this session wait longer for a lock; it fails with LockNotAvailable then."""
+    connection.execute("select set_config('lock_timeout', %s, false)", (_in_ms(patience_s),))
+
+
+def _set_local(connection: psycopg.Connection, name: str, value: str) -> None:
+    """Set a parameter until the transaction ends, or the part of it that is rolled back."""
+    connection.execute(SET_LOCAL, (name, value))
+
+
+def _in_ms(seconds: float) -> str:
+    return f"{max(1, round(seconds * 1000))}ms"
 
 
 def holder(connection: psycopg.Connection) -> str:

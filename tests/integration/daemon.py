@@ -79,13 +79,19 @@ def python(script: str) -> list[str]:
 
 
 def records(record: Path) -> list[Row]:
-    """Return what agents wrote into a record, in order."""
-    return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+    """Return what agents wrote into a record, in order; not the last line if that is being written."""
+    text = record.read_text() if record.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def lines(record: Path, name: str | None = None) -> list[str]:
     """Return the lines that agents (of type `name`) were given, in order."""
     return [note["line"] for note in records(record) if note["event"] == "line" and name in (None, note["agent"])]
+
+
+def await_lines(daemon: "Daemon", record: Path, count: int) -> None:
+    """Wait until agents have noted so many lines in all; the row of a job may say earlier that it is running."""
+    daemon.until(lambda: len(lines(record)) == count, what=f"{count} lines are not given out")
 
 
 class Daemon:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.integration.daemon import LOOK_S, Daemon, lines, records
+from tests.integration.daemon import LOOK_S, Daemon, await_lines, lines, records
 from tests.needs import need
 from tests.patience import PATIENCE_S
 from tests.ssh.net import Net, cabled
@@ -45,11 +45,6 @@ def reached(daemon: Daemon, host: str = "beta", times: int = 1) -> None:
 def numbered(count: int, act: str) -> list[dict[str, object]]:
     """Return rows of jobs whose lines differ."""
     return [{"jq_type": "rec", "jq_args": f"{act};{number}"} for number in range(count)]
-
-
-def await_lines(daemon: Daemon, record: Path, count: int) -> None:
-    """Wait until agents have been given so many lines in all."""
-    daemon.until(lambda: len(lines(record)) == count, what=f"{count} lines are not given out")
 
 
 def insert_at_gate(daemon: Daemon, record: Path, gate: Path, count: int) -> list[int]:

@@ -16,7 +16,7 @@ from tests.integration.test_commands import HOST, QUICK, command, told, working
 from tests.replica_tools import socket_of
 
 PATIENT = "[scheduler]\nlease = 30\nlease_renewal = 10\nrescan = 1000\n"  # no belt comes to the rescue
-FLOOD = 4_000
+FLOOD = 1_500
 
 
 @pytest.fixture

@@ -243,7 +243,7 @@ def test_old_shutdown_does_not_stop_a_new_daemon(launch: Launch, text: str) -> N
 
 
 def test_every_daemon_acts_once_and_the_row_ends_when_all_have(launch: Launch, record: Path) -> None:
-    text = QUICK + HOST + agent("a", rec(record))
+    text = "[scheduler]\nlease = 30\nlease_renewal = 0.3\n" + HOST + agent("a", rec(record))
     first = launch(text)
     second = launch(text, wait=False)
     second.until(lambda: "standing by" in second.stderr())
@@ -254,6 +254,7 @@ def test_every_daemon_acts_once_and_the_row_ends_when_all_have(launch: Launch, r
 
 
 def test_standby_leaves_commands_about_the_work_to_the_active_daemon(launch: Launch, text: str, gate: Path) -> None:
+    text = "[scheduler]\nlease = 30\n" + text
     first = launch(text)
     pk = working(first, gate)
     second = launch(text, wait=False)

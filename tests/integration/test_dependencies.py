@@ -8,7 +8,7 @@ import pytest
 from psycopg import sql
 
 from tests.integration.conftest import Launch
-from tests.integration.daemon import Daemon, agent, lines, rec, start
+from tests.integration.daemon import Daemon, agent, await_lines, lines, rec, start
 
 HOST = "[hosts.alpha]\n"
 
@@ -218,6 +218,7 @@ def test_waiting_children_survive_the_daemon_f44_t68_j1(launch: Launch, tmp_path
     first = parent(daemon, f"gate:{gate}")
     pk = child_of(daemon, [first])
     daemon.wait(first, "running")
+    await_lines(daemon, record, 1)
     daemon.kill()
     gate.touch()
     other = launch(text)

@@ -421,14 +421,17 @@ def test_a_locked_job_skipped_by_a_claim_runs_after_the_commit_j51(launch: Launc
 
 
 @pytest.mark.slow
-def test_a_locked_run_command_whose_jobs_have_ended_ends_after_the_commit_j52(launch: Launch, record: Path) -> None:
+def test_a_locked_run_command_whose_jobs_have_ended_ends_after_the_commit_j52(
+    launch: Launch, record: Path, gate: Path
+) -> None:
     daemon = launch("[hosts.alpha]\n[scheduler]\nrescan = 60\n" + agent("rec", rec(record)))
-    manual = daemon.insert(role="drover_operator", jq_type="rec", jq_mode="manual", jq_args="nap:0.2")
+    manual = daemon.insert(role="drover_operator", jq_type="rec", jq_mode="manual", jq_args=f"gate:{gate}")
     child = daemon.insert(role="drover_operator", jq_type="rec", jq_state="held")
     command = daemon.insert(role="drover_operator", jq_type="command", jq_args=f"run {manual}")
     daemon.wait(manual, {"claimed", "running"})
     with daemon.login("drover_operator").transaction():
         daemon.execute(EDGE, child, command, role="drover_operator")
+        gate.touch()
         daemon.wait(manual)
         for _ in range(3):  # whoever renews the lease has looked at what was to be done before
             lease = daemon.value(LEASE)

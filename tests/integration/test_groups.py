@@ -9,12 +9,14 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.integration.conftest import Ask, Launch
-from tests.integration.daemon import RUN, Daemon, agent, lines, rec
+from tests.integration.daemon import RUN, Daemon, agent, await_lines, lines, rec
 from tests.needs import need
 from tests.pooler_tools import pooler
 
 QUICK = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\nrescan = 0.5\n"
+LASTING = QUICK.replace("lease = 1.5", "lease = 30")  # where no lease is to run out
 HOST = "[hosts.alpha]\n"
+RUNNING = "select count(*) from drover.jobqueue where jq_state = 'running'"
 WOKEN = "[scheduler]\nrescan = 600\n"  # nobody looks by himself while a test lasts
 ELSEWHERE = ["unshare", "--uts", "sh", "-c", 'hostname elsewhere && exec "$@"', "sh", *RUN]
 
@@ -43,6 +45,7 @@ def serving(daemon: Daemon) -> bool:
 
 
 def test_a_second_daemon_stands_by_and_claims_nothing_f164_r77_r51(launch: Launch, text: str, record: Path) -> None:
+    text = text.replace(QUICK, LASTING)
     first = launch(text)
     second = standby(launch, text)
     pks = first.insert_all([{"jq_type": "a", "jq_args": str(n)} for n in range(20)])
@@ -57,6 +60,7 @@ def test_a_second_daemon_stands_by_and_claims_nothing_f164_r77_r51(launch: Launc
 
 
 def test_a_daemon_that_is_to_quit_if_served_exits_at_once_r51_r77(launch: Launch, text: str, ask: Ask) -> None:
+    text = text.replace(QUICK, LASTING)
     first = launch(text, options=["--once"])
     again = launch(text, options=["--quit-if-served"], stdin=b"", wait=False)
     assert again.process.wait() == 0
@@ -68,6 +72,7 @@ def test_a_daemon_that_is_to_quit_if_served_exits_at_once_r51_r77(launch: Launch
 
 
 def test_of_daemons_that_start_together_to_quit_if_served_one_remains_r51(launch: Launch, text: str) -> None:
+    text = text.replace(QUICK, LASTING)
     daemons = [launch(text, options=["--once"], wait=False) for _ in range(3)]
     left = daemons[0].until(lambda: [each for each in daemons if each.process.poll() is None][1:] == [] and daemons)
     (rest,) = [each for each in left if each.process.poll() is None]
@@ -189,8 +194,7 @@ def test_a_job_that_kills_every_daemon_fails_after_its_interruptions_t70(
 ) -> None:
     daemon = launch(text)
     pk = daemon.insert(jq_type="a", jq_args="mute", jq_max_interruptions=2)
-    daemon.wait(pk, "running")
-    daemon.kill()
+    kill_at_line(daemon, record, 1)
     kill_at_line(launch(text), record, 2)
     kill_at_line(launch(text), record, 3)
     row = launch(text).wait(pk, "failed")
@@ -199,7 +203,8 @@ def test_a_job_that_kills_every_daemon_fails_after_its_interruptions_t70(
 
 
 def kill_at_line(daemon: Daemon, record: Path, count: int) -> None:
-    daemon.until(lambda: len(lines(record)) == count)
+    await_lines(daemon, record, count)
+    daemon.until(lambda: daemon.value(RUNNING) == 1)
     daemon.kill()
 
 
@@ -312,6 +317,7 @@ def test_jobs_in_hand_before_a_reboot_run_again_r58(launch: Launch, text: str, g
     first = launch(text)
     pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
     first.wait(pk, "running")
+    await_lines(first, record, 1)
     first.kill()
     first.execute("update drover.scheduler set scheduler_boot_id = gen_random_uuid()::text")
     gate.touch()

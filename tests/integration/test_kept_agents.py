@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from scheduler.daemon.fd_store_recovery import MOST_TRIES
@@ -21,8 +22,8 @@ from tests.needs import need
 from tests.ssh.sshd import Server
 
 Serve = Callable[..., Unit]
-TEXT = settings(keep_agents=True, lease=30) + LOCAL + puppet(slots=2)
-SHORT = TEXT.replace("lease = 30", "lease = 4")
+TEXT = settings(keep_agents=True) + LOCAL + puppet(slots=2)
+SHORT = settings(keep_agents=True, lease=4) + LOCAL + puppet(slots=2)
 FIRST_STEPS = [  # of a daemon for which something was left, in their order
     ("scheduler.drivers.fd_store", "FdStore.keep"), ("scheduler.daemon.cgroup_warden", "Warden.watch"),
     ("scheduler.daemon.cgroup_warden", "dismiss"), ("scheduler.drivers.fd_store", "FdStore.remove"),
@@ -77,13 +78,14 @@ def lives(pid: int) -> bool:
 def test_a_restart_in_the_middle_of_an_item_keeps_agent_and_item(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     pk, pid = work(unit, meeting)
+    gone = watch(pid)[1]
     unit.restart()
     unit.serving(2)
     meeting.let_go()
     row = unit.daemon.wait(pk)
     assert (int(meeting.hear()), row["jq_attempt"], row["jq_interruptions"]) == (pid, 1, 0)
     assert unit.stop() == 0
-    assert not lives(pid)
+    assert is_gone(gone, 0)
 
 
 @pytest.mark.slow
@@ -153,9 +155,13 @@ def test_more_restarts_during_the_first_keep_the_agent(serve: Serve, meeting: Me
 def test_a_daemon_killed_while_it_takes_over_leaves_all_to_the_next(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     pk, pid = work(unit, meeting)
-    unit.restart()
-    said(unit.daemon, "drover 0", 2)
-    unit.crash()
+    os.kill(unit.pid, LEAVE)
+    unit.daemon.process.wait()
+    with psycopg.connect(unit.daemon.database) as other:
+        other.execute("lock table drover.scheduler_group in exclusive mode")  # so it does not come up
+        unit.start_again()
+        said(unit.daemon, "drover 0", 2)
+        unit.crash()
     unit.serving(2)
     meeting.let_go()
     assert (unit.daemon.wait(pk)["jq_attempt"], int(meeting.hear())) == (1, pid)
@@ -447,9 +453,7 @@ def test_an_idle_agent_with_another_environment_is_killed_after_a_crash(serve: S
 @pytest.mark.slow
 def test_an_agent_that_was_told_to_end_is_killed_after_a_crash(serve: Serve, meeting: Meeting) -> None:
     script = "trap 'sleep 4; exit' HUP; echo OK; while read -r line; do eval \"$line\"; echo OK; done; sleep 4"
-    unit = serve(
-        settings(keep_agents=True, max_idle=2.5, kill_grace=20) + LOCAL + agent("puppet", ["sh", "-c", script])
-    )
+    unit = serve(settings(keep_agents=True, max_idle=8, kill_grace=20) + LOCAL + agent("puppet", ["sh", "-c", script]))
     gone = watch(idle(unit, meeting))[1]
     said(unit.daemon, "-> ST_FREEING")
     unit.crash()
@@ -480,9 +484,10 @@ def test_a_command_is_killed_after_a_crash_before_it_is_begun_again(serve: Serve
     unit = serve(settings(keep_agents=True) + LOCAL + agent("run", ["setsid", "sh", "-c", script], kind="exec"))
     pk = unit.daemon.insert(jq_type="run")
     first = int(meeting.hear())
+    gone = watch(first)[1]
     unit.crash()
     assert int(meeting.hear()) != first
-    assert not lives(first)
+    assert is_gone(gone, 0)
     meeting.let_go()
     assert unit.daemon.wait(pk)["jq_attempt"] == 2
 
@@ -551,6 +556,28 @@ def test_a_standby_on_the_machine_begins_an_item_again_when_the_agent_that_had_i
 
 
 @pytest.mark.slow
+def test_a_daemon_that_dies_before_it_is_up_leaves_agents_to_the_end_of_the_lease_at_most(
+    serve: Serve, launch: Launch, meeting: Meeting
+) -> None:
+    unit = serve(SHORT)
+    standby = launch(SHORT, wait=False)
+    said(standby, "standing by")
+    pk, pid = work(unit, meeting)
+    gone = watch(pid)[1]
+    unit.program = dying("scheduler.cli.run", "_wait_for_database")
+    unit.restart()
+    second = int(meeting.hear())
+    assert is_gone(gone, 0)
+    meeting.let_go()
+    assert (standby.wait(pk)["jq_state"], int(meeting.hear())) == ("done", second)
+
+
+@pytest.mark.slow
+def test_a_short_lease_is_told_of(serve: Serve) -> None:
+    said(serve(SHORT).daemon, "keep_agents: a restart that takes longer than lease = 4 s kills the agents")
+
+
+@pytest.mark.slow
 def test_the_warden_ends_what_a_crash_left_if_the_service_is_not_started_again(serve: Serve, meeting: Meeting) -> None:
     unit = serve()
     _, pid = work(unit, meeting)
@@ -592,9 +619,10 @@ def warden_of(unit: Unit) -> int:
 @pytest.mark.slow
 def test_agents_that_end_leave_the_store(serve: Serve, meeting: Meeting) -> None:
     unit = serve(settings(keep_agents=True, max_idle=0.5) + LOCAL + puppet())
-    pk = unit.daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('$$')}; sleep 1.5")
+    pk = unit.daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('$$')}; {meeting.wait}")
     pid = int(meeting.hear())
     unit.daemon.until(lambda: f"p{pid}" in unit.manager.names(), what="it is not stored")
+    meeting.let_go()
     unit.daemon.wait(pk)
     unit.daemon.until(
         lambda: unit.manager.names() == ["page", f"warden{warden_of(unit)}"], what="it stays in the store"

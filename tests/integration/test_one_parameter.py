@@ -548,10 +548,11 @@ def test_a_locked_row_is_skipped_by_claims_j51_c22(launch: Launch, database_with
 @pytest.mark.slow
 def test_a_lock_on_a_due_row_does_not_lose_the_lease_j51(launch: Launch, tmp_path: Path) -> None:
     daemon = launch("[scheduler]\nlease = 2\nlease_renewal = 0.5\n" + ONE_HOST + agent("a", rec(tmp_path / "record")))
-    soon = daemon.value("select now() + interval '0.3 s'")
+    soon = daemon.value("select now() + interval '4 s'")
     pk = daemon.insert(jq_type="a", jq_args="due", jq_not_before=soon)
     with psycopg.connect(daemon.database) as other:
         other.execute("select from drover.jobqueue for update")
+        daemon.until(lambda: daemon.value("select now() > %s", soon))
         renewals(daemon, 5)
         daemon.wait(daemon.insert(jq_type="a", jq_args="free"))
         assert daemon.row(pk)["jq_state"] == "queued"
@@ -563,7 +564,7 @@ def test_more_due_rows_than_one_statement_takes_all_run_j51(launch: Launch, tmp_
     daemon = launch(ONE_HOST + agent("a", rec(tmp_path / "record"), slots=2))
     daemon.execute(
         "insert into drover.jobqueue (jq_type, jq_args, jq_not_before) "
-        "select 'a', 'x', now() + interval '1 s' from generate_series(1, 6000)"
+        "select 'a', 'x', now() + interval '5 s' from generate_series(1, 6000)"
     )
     left = "select count(*) from drover.jobqueue where jq_state <> 'done'"
     assert daemon.value(left) == 6000

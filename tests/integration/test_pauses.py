@@ -21,12 +21,12 @@ LONG = "echo OK; while read -r line; do sleep 0.5; echo OK; done"
 
 
 def pause(daemon: Daemon, pids: Sequence[int]) -> None:
-    """Stop these processes for a while, the daemon, if it is among them, longest."""
-    for pid in pids:
+    """Stop these processes for a while; the daemon, if it is the last of them, longest."""
+    for pid in reversed(pids):
         os.kill(pid, SIGSTOP)
     over = time.monotonic() + PAUSE_S
     daemon.until(lambda: time.monotonic() >= over, what="the pause does not end")
-    for pid in reversed(pids):
+    for pid in pids:
         os.kill(pid, SIGCONT)
 
 

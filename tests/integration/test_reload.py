@@ -282,12 +282,12 @@ def test_command_line_options_survive_a_reload_f86(launch: Launch) -> None:
 
 @pytest.mark.slow
 def test_every_daemon_of_the_group_reads_its_own_file(launch: Launch) -> None:
-    quick = settings(lease=1.5, lease_renewal=0.3, rescan=0.5) + LOCAL
-    first = launch(quick + puppet("a"))
-    second = launch(quick + puppet("a"), wait=False)
+    lasting = settings(lease=30, lease_renewal=0.3, rescan=0.5) + LOCAL
+    first = launch(lasting + puppet("a"))
+    second = launch(lasting + puppet("a"), wait=False)
     said(second, "standing by")
-    write(second, quick + puppet("b"))
-    text = reload(first, quick + puppet("b"))
+    write(second, lasting + puppet("b"))
+    text = reload(first, lasting + puppet("b"))
     assert text.count("agents: +b -a") == 2
     first.kill()
     second.wait(second.insert(jq_type="b", jq_args=":"))

@@ -13,7 +13,7 @@ from signal import SIGKILL
 import pytest
 
 from tests.integration.conftest import Launch
-from tests.integration.daemon import agent, lines, python, rec, records
+from tests.integration.daemon import agent, await_lines, lines, python, rec, records
 from tests.integration.puppets import Meeting
 from tests.integration.ssh_tools import ALPHA, SOON, at_work, hosts, reached, said, table
 from tests.needs import need
@@ -146,6 +146,7 @@ def test_the_daemon_has_one_thread_with_local_and_remote_agents_f6(
         for _ in "12345"
     ]
     daemon.wait_all(pks, "running")
+    await_lines(daemon, record, 10)
     assert hosts(record) == {"alpha": 5, "beta": 5}
     assert re.search(r"^Threads:\s*1$", Path(f"/proc/{daemon.pid}/status").read_text(), re.MULTILINE)
     gate.touch()
@@ -339,14 +340,16 @@ def test_items_of_a_query_survive_the_loss_of_a_host(launch: Launch, beta: Serve
 
 
 @pytest.mark.slow
-def test_ssh_process_is_started_again_when_it_dies(launch: Launch, beta: Server, record: Path) -> None:
+def test_ssh_process_is_started_again_when_it_dies(launch: Launch, beta: Server, record: Path, gate: Path) -> None:
     daemon = launch(table("beta", beta) + agent("rec", rec(record)))
-    pk = daemon.insert(jq_type="rec", jq_args="nap:0.5")
+    pk = daemon.insert(jq_type="rec", jq_args=f"gate:{gate}")
     daemon.wait(pk, "running")
+    await_lines(daemon, record, 1)
     (ssh_process,) = [pid for pid in daemon.agent_pids() if "scheduler.ssh" in Path(f"/proc/{pid}/cmdline").read_text()]
     os.kill(ssh_process, SIGKILL)
+    gate.touch()
     assert daemon.wait(pk)["jq_interruptions"] == 1
-    assert lines(record) == ["nap:0.5"] * 2
+    assert lines(record) == [f"gate:{gate}"] * 2
 
 
 @pytest.mark.slow
@@ -374,17 +377,19 @@ def test_a_reload_changes_the_transport_of_a_host_t50(
 
 @pytest.mark.slow
 def test_a_host_that_becomes_silent_is_lost_and_reconnected_c56_j73(
-    launch: Launch, record: Path, tmp_path: Path
+    launch: Launch, record: Path, tmp_path: Path, gate: Path
 ) -> None:
     need("netns")
     need("sshd")
     with cabled() as net, serving(tmp_path / "far", address=net.address, inside=net.inside, port=2222) as server:
         daemon = launch(ALPHA + table("beta", server) + agent("rec", rec(record)), ssh=SOON)
-        bound = daemon.insert(jq_type="rec", jq_args="nap:2", jq_host="beta")
+        bound = daemon.insert(jq_type="rec", jq_args=f"gate:{gate}", jq_host="beta")
         daemon.wait(bound, "running")
+        await_lines(daemon, record, 1)
         net.cut()
         daemon.wait(daemon.insert(jq_type="rec", jq_args="near"))
         daemon.until(lambda: "host beta is down" in daemon.why(bound), timeout=30, what="the silence is not noticed")
         net.mend()
+        gate.touch()
         assert daemon.wait(bound, timeout=60)["jq_interruptions"] == 1
     assert hosts(record) == {"beta": 2, "alpha": 1}

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Launch
-from tests.integration.daemon import agent, lines, python, rec, records
+from tests.integration.daemon import agent, await_lines, lines, python, rec, records
 from tests.integration.ssh_tools import (
     ALPHA,
     DEAF,
     SOON,
     assert_each_done_once,
     at_work,
-    await_lines,
     forget_connections,
     hosts,
     insert_at_gate,

@@ -10,14 +10,13 @@ from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
 import pytest
 
 from tests.integration.conftest import Launch
-from tests.integration.daemon import Daemon, agent, python, rec
+from tests.integration.daemon import Daemon, agent, await_lines, python, rec
 from tests.integration.ssh_tools import (
     ALPHA,
     DEAF,
     OFTEN,
     assert_each_done_once,
     at_work,
-    await_lines,
     insert_at_gate,
     interruptions,
     numbered,

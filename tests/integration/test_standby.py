@@ -14,9 +14,8 @@ from psycopg.errors import InsufficientPrivilege
 from tests.cli_tools import Drover
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec
-from tests.integration.test_groups import serving, standby
+from tests.integration.test_groups import LASTING, QUICK, serving, standby
 
-QUICK = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\nrescan = 0.5\n"
 PATIENT = "[scheduler]\nlease = 600\nlease_renewal = 200\n"  # nobody looks by himself while a test lasts
 HOST = "[hosts.alpha]\n"
 LOAD = 40  # jobs that are queued before each fault
@@ -155,6 +154,7 @@ def test_the_standby_sees_committed_state_of_the_active_daemon_at_once_c5(
 
 @pytest.mark.slow
 def test_killing_a_standby_changes_nothing_c15(launch: Launch, text: str, record: Path) -> None:
+    text = text.replace(QUICK, LASTING)
     first, second = launch(text), standby(launch, text)
     pks = under_load(first)
     second.kill()

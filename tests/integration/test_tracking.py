@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.integration.conftest import Launch
-from tests.integration.daemon import Daemon, agent, lines, python, rec, records
+from tests.integration.daemon import Daemon, agent, await_lines, lines, python, rec, records
 from tests.integration.puppets import Meeting, rows
 
 HOST = "[hosts.alpha]\nmax = 4\n"
@@ -77,6 +77,7 @@ def test_where_a_job_runs_is_seen_from_the_start_and_kept_when_its_daemon_is_kil
     first = launch(text)
     pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
     row = first.wait(pk, "running")
+    await_lines(first, record, 1)
     (note,) = (note for note in records(record) if note["event"] == "line")
     (attempt,) = first.attempts(pk)
     assert (row["jq_done_host"], row["jq_done_pid"]) == ("alpha", note["pid"])
@@ -112,6 +113,7 @@ def test_three_jobs_of_a_killed_daemon_run_again_without_manual_sql_f45_t71(
     daemon.wait(ended)
     pks = daemon.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate}"}] * 3)
     daemon.wait_all(pks, "running")
+    await_lines(daemon, record, 4)
     daemon.kill()
     gate.touch()
     launch(text).wait_all(pks)

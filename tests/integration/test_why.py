@@ -175,7 +175,7 @@ def test_why_says_that_a_query_waits_for_a_connection_then_for_its_own_end_f44(
         jq_type="a", jq_msq=True, jq_args=f"select $$ {meeting.tell('one')}; {meeting.wait} $$ as act"
     )
     meeting.hear()
-    slow = "select 1 as n, ':' as act, pg_sleep(2)::text as z"
+    slow = "select 1 as n, ':' as act, pg_sleep(6)::text as z"
     second, third = (daemon.insert(jq_type="a", jq_msq=True, jq_args=slow) for _ in range(2))
     assert_why(daemon, second, "in hand: waits for an expansion connection")
     assert_why(daemon, third, "waits its turn: others of its type wait for an expansion connection")

@@ -149,7 +149,7 @@ class Unit:
         self.program = program
         self._temporary = TemporaryDirectory(prefix="drover-unit-")
         self.folder = Path(self._temporary.name)
-        (self.folder / "drover.toml").write_text(BASE)
+        (self.folder / "drover.toml").write_text(BASE.replace("lease = 4", "lease = 30"))  # no restart takes longer
         (self.folder / "conf.d").mkdir()
         self.configure(text)
         self.group = place / f"drover-test-{uuid4().hex}.service"
