@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_S
 
 PORT: Final = 6432
 LOOK_S: Final = 0.01
-ROLES: Final = ("drover_scheduler", "drover_msq", "drover_agentdb")
+ROLES: Final = ("drover_scheduler", "drover_msq", "drover_agentdb", "postgres")
 
 
 @contextmanager

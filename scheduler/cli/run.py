@@ -31,6 +31,7 @@ from scheduler.cli.database_session import (
 )  # fmt: skip
 from scheduler.cli.output import as_json, printable, printable_lines, warn
 from scheduler.daemon import guardian, log, upgrade
+from scheduler.daemon.cgroup_warden import KILL_EARLY_S
 from scheduler.daemon.exec_handover import Takeover
 from scheduler.daemon.fd_store_recovery import Inheritance
 from scheduler.daemon.handover_document import config_to_go_on
@@ -41,6 +42,7 @@ from scheduler.drivers.process_spec import Surroundings, user_mistakes
 from scheduler.drivers.service_manager import pop_manager
 from scheduler.errors import ConfigError, DatabaseAbsentError, SchemaOutdatedError
 from scheduler.model.config import Config, Database
+from scheduler.model.states import NEVER
 from scheduler.package_data import agent_folders
 from scheduler.policy.core import Core
 
@@ -101,7 +103,10 @@ def _serve(
     manager = pop_manager(os.environ)
     kept_agents = inheritance.kept_agents(config, manager, takeover, options.read_stdin)
     with running_database(config) as conninfo:  # before the guardian: others may use that server when we are gone
-        _wait_for_database(config, conninfo)
+        if not _wait_for_database(config, conninfo, _end_of_lease(takeover)):
+            inheritance.give_up("the schema is out of date, and the lease ends before drover init was run")
+            takeover = None
+            _wait_for_database(config, conninfo)
         guardian_fd = guardian.begin(os.environ)
         has_guardian = guardian_fd is not None
         if has_guardian:
@@ -157,19 +162,29 @@ def _active_daemon(config: Config) -> str | None:
     return rows[0][0] if rows else None
 
 
-def _wait_for_database(config: Config, conninfo: str) -> None:
+def _end_of_lease(takeover: Takeover | None) -> float:
+    """Return until when nobody else takes the group of a daemon whose agents go on with us; NEVER if none do."""
+    lease = takeover.document["watch"]["lease"] if takeover is not None and takeover.is_left else None
+    return NEVER if lease is None else float(lease[0]) - KILL_EARLY_S
+
+
+def _wait_for_database(config: Config, conninfo: str, until: float = NEVER) -> bool:
     """Return as soon as the database answers and is up to date, so that services start in any order.
 
-    A new program may be there before `drover init` was run. Sleeps between tries: there is nothing else to do yet.
+    A new program may be there before `drover init` was run. Returns False if that is so at `until`: then daemons of the
+    former version may take the group. Sleeps between tries: there is nothing else to do yet.
     Errors: WorldError if it has no schema or that of a newer version, or the embedded one cannot be started.
     """
     for wait_s in back_off(config.scheduler.reconnect_max):
         try:
             update_or_check(config, conninfo)
-            return
+            return True
         except (DatabaseAbsentError, SchemaOutdatedError) as error:
             log.LOG.warning("%s; trying again in %.1f s", " ".join(str(error).split()), wait_s)
+            if isinstance(error, SchemaOutdatedError) and time.monotonic() + wait_s >= until:
+                return False
         time.sleep(wait_s)
+    raise AssertionError("it waits for ever")
 
 
 def back_off(longest: float) -> Iterator[float]:

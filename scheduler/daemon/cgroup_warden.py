@@ -33,6 +33,7 @@ PATIENCE_S: Final = 30.0  # for another daemon
 KILL_EARLY_S: Final = 1.0  # before the lease ends; only what is blocked in the kernel does not die at once
 ANSWER_S: Final = 10.0  # for a warden: one that kills needs KILL_S
 MESSAGE_BYTES: Final = 64
+NO_LEASE_MS: Final = 1 << 53  # later than all deadlines
 KILL_S: Final = 5.0  # for what does not die: it is blocked in the kernel
 LOOK_S: Final = 0.02  # between two looks at what is not dead yet
 LINE: Final = "warden"  # begins the name of a lifeline in the store
@@ -89,6 +90,12 @@ class Warden:
         if until not in (-math.inf, self._lease_until):
             self._tell(b"%b %d" % (LEASE, until * 1000))
             self._lease_until = until
+
+    def forget_lease(self) -> None:
+        """Tell it that nothing is left of the work under a lease."""
+        if self._lease_until != -math.inf:
+            self._tell(b"%b %d" % (LEASE, NO_LEASE_MS))
+            self._lease_until = -math.inf
 
     def close(self) -> None:
         """Tell it when we end: of processes that began later, those of the next daemon, it kills none."""

@@ -12,6 +12,7 @@ The next daemon reads it: fd_store_recovery.py.
 
 import hashlib
 import json
+import math
 import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -135,11 +136,14 @@ class KeptAgents:
     # ---- while all is well
 
     def lease_changed(self) -> None:
-        """Tell the warden when the lease ends, before anything is begun under it."""
+        """Tell the warden when the lease ends, before anything is begun under it; and when all has ended after it."""
+        if self._daemon.lease_until == -math.inf and not self._processes.fds_by_owner():
+            self.warden.forget_lease()
         self.warden.set_lease(self._daemon.lease_until)
 
     def look(self) -> None:
         """Give agents that are up to the store, take out those that ended, and mark those that have nothing in hand."""
+        self.lease_changed()
         self._exchange()
         for slot in self._core.idle_slots():
             if slot < len(self.page.marks):

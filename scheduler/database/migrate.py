@@ -10,7 +10,7 @@ it has no file of; one in drover.migration that it has no file of means that its
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -88,6 +88,7 @@ select coalesce(bool_or(grantee = to_regrole('drover_scheduler')), false)
 """
 
 # The views of an older system hang on views that a migration may replace: it drops them, and `init` makes them again.
+CHANGES_LEASES = re.compile(rb"\b(table|on)\s+(only\s+)?drover\.(%b)\b" % "|".join(LEASES).encode(), re.IGNORECASE)
 COMPAT_VIEWS = """
 select array(select oid::regclass::text from pg_catalog.pg_class where relnamespace = n.oid and relkind = 'v')
   from pg_catalog.pg_namespace n where nspname = %s
@@ -116,31 +117,34 @@ def apply(conninfo: str, directory: Path | None = None, patience_s: float = PATI
     directory = directory or schema_dir() / "migrations"
     files = _files(directory)
     with _connection(conninfo) as connection:
-        set_patience(connection, patience_s)
         encoding = connection.info.parameter_status("server_encoding")
         is_ours = connection.execute("select to_regclass('drover.migration') is not null").fetchone()
         if encoding not in ENCODINGS and is_ours == (False,):  # one that has our schema may stay
             raise ConfigError(wrong_encoding(encoding))
         _refuse_foreign(connection)
-        _create_tables(connection)
+        _create_tables(connection, patience_s)
         applied = []
         while name := _apply_next(connection, files, directory, patience_s):
             applied.append(name)
     return applied
 
 
-def _create_tables(connection: psycopg.Connection) -> None:
+def _create_tables(connection: psycopg.Connection, patience_s: float) -> None:
     """Create the schema and our tables in it, if they are not there.
 
     Another session may do so at the same time: what it has committed is refused to us at once, and seen by us a little
     later only.
     """
-    for pause in CREATE_PAUSES:
-        with suppress(psycopg.errors.UniqueViolation, psycopg.errors.DuplicateSchema, psycopg.errors.DuplicateTable):
-            connection.execute(CREATE_TABLE)
+    for pause in (*CREATE_PAUSES, None):
+        try:
+            with connection.transaction():
+                set_patience(connection, patience_s)
+                connection.execute(CREATE_TABLE)
             return
-        sleep(pause)
-    connection.execute(CREATE_TABLE)
+        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateSchema, psycopg.errors.DuplicateTable):
+            if pause is None:
+                raise
+            sleep(pause)
 
 
 def _refuse_foreign(connection: psycopg.Connection) -> None:
@@ -280,12 +284,13 @@ def _apply_next(
 ) -> str | None:
     """Apply the first migration that is missing, and return its name; one at a time, under the locks."""
     with connection.transaction():
+        set_patience(connection, patience_s)
         lock_migrations(connection)
         migration = next(iter(_missing(files, connection)), None)
         if migration:
             text = (directory / migration.name).read_bytes()
-            leases = any(b"alter table drover.%b" % table.encode() in text for table in LEASES)
-            lock_all(connection, [f"{name}_compat" for name in compat_names()], leases, patience_s)
+            schemas = [f"{name}_compat" for name in compat_names()]
+            lock_all(connection, schemas, leases=CHANGES_LEASES.search(text) is not None, patience_s=patience_s)
             for name in compat_names():
                 for (views,) in connection.execute(COMPAT_VIEWS, (f"{name}_compat",)).fetchall():
                     for view in views:

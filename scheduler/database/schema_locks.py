@@ -34,10 +34,10 @@ select array_agg(oid) filter (where relkind <> 'v'),
        || 'end $lock$'
   from found
 """
-# A table that is vacuumed: by the server, usually, which ends that for one who waits longer than deadlock_timeout.
+# A table that the server vacuums by itself, as nobody; it ends that for one who waits longer than deadlock_timeout.
 FIND_VACUUMED: Final = """
-select relation::regclass::text from pg_catalog.pg_locks
- where database = (select oid from pg_catalog.pg_database where datname = current_database())
+select relation::regclass::text from pg_catalog.pg_locks l join pg_catalog.pg_stat_activity a using (pid)
+ where database = (select oid from pg_catalog.pg_database where datname = current_database()) and usesysid is null
    and relation = any (%s) and mode = 'ShareUpdateExclusiveLock' and granted limit 1
 """
 READ_LIMITS: Final = """
@@ -52,10 +52,12 @@ select pid, coalesce(usename, 'none, it is the server''s'), application_name, to
    and database = (select oid from pg_database where datname = current_database())
  order by xact_start limit 1
 """
+REFUSED: Final = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 PATIENCE_S: Final = 60.0
 FIRST_TRY_S: Final = 0.1
-LONGEST_TRY: Final = 0.5  # of deadlock_timeout
+LONGEST_TRY_S, LONGEST_TRY = 0.5, 0.5  # and of deadlock_timeout
 VACUUM_S: Final = 1.0  # beyond deadlock_timeout
+MOST_VACUUMS: Final = 3  # that are waited for: one that keeps the server from running out of numbers is not ended
 
 
 def lock_migrations(connection: psycopg.Connection) -> None:
@@ -71,13 +73,15 @@ def lock_all(connection: psycopg.Connection, schemas: Collection[str], leases: b
     spared = READ_WHILE_WAITING if leases else READ_WHILE_WAITING + LEASES
     tables, lock = _row(connection, FIND, list(spared), ["drover", *schemas])
     circles_s, usual_limit = _row(connection, READ_LIMITS)
-    give_up_at, try_s = monotonic() + patience_s, FIRST_TRY_S
+    longest_s = min(LONGEST_TRY_S, LONGEST_TRY * circles_s)
+    give_up_at, try_s, vacuums = monotonic() + patience_s, min(FIRST_TRY_S, longest_s), 0
     while not _try(connection, lock, try_s, usual_limit):
         if monotonic() + try_s >= give_up_at:
             raise psycopg.errors.LockNotAvailable("the schema is in use")
         sleep(try_s)  # the others go on
-        _end_vacuum(connection, tables or [], circles_s + VACUUM_S)
-        try_s = min(2 * try_s, LONGEST_TRY * circles_s)
+        if vacuums < MOST_VACUUMS:
+            vacuums += _end_vacuum(connection, tables or [], circles_s + VACUUM_S)
+        try_s = min(2 * try_s, longest_s)
 
 
 def _row(connection: psycopg.Connection, query: str, *values: object) -> tuple[Any, ...]:
@@ -93,23 +97,24 @@ def _try(connection: psycopg.Connection, lock: str, limit_s: float, usual_limit:
             _set_local(connection, "statement_timeout", _in_ms(limit_s))
             connection.execute(lock.encode())
             _set_local(connection, "statement_timeout", usual_limit)
-    except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+    except REFUSED:
         return False
     return True
 
 
-def _end_vacuum(connection: psycopg.Connection, tables: list[int], limit_s: float) -> None:
-    """Wait for a table that is vacuumed, and for it alone, so long that the server ends a vacuum of its own."""
+def _end_vacuum(connection: psycopg.Connection, tables: list[int], limit_s: float) -> bool:
+    """Wait for a table that the server vacuums, and for it alone, so long that it ends that; return if there is one."""
     found = connection.execute(FIND_VACUUMED, (tables,)).fetchone()
     if found is not None:
-        with suppress(psycopg.errors.LockNotAvailable), connection.transaction(force_rollback=True):
+        with suppress(*REFUSED), connection.transaction(force_rollback=True):
             _set_local(connection, "lock_timeout", _in_ms(limit_s))
             connection.execute(f"lock table {found[0]} in access exclusive mode".encode())
+    return found is not None
 
 
 def set_patience(connection: psycopg.Connection, patience_s: float) -> None:
-    """Let no statement of this session wait longer for a lock; it fails with LockNotAvailable then."""
-    connection.execute("select set_config('lock_timeout', %s, false)", (_in_ms(patience_s),))
+    """Let no statement of this transaction wait longer for a lock; it fails with LockNotAvailable then."""
+    _set_local(connection, "lock_timeout", _in_ms(patience_s))
 
 
 def _set_local(connection: psycopg.Connection, name: str, value: str) -> None:

@@ -127,9 +127,11 @@ class ReadyFile:
             self.remove()  # one that a killed daemon has left
 
     def show(self) -> None:
-        """Create it, with our pid in it. Errors: OSError."""
+        """Create it, with our pid in it: whoever sees it may read that. Errors: OSError."""
         if self._path is not None and not self._path.exists():
-            self._path.write_text(f"{os.getpid()}\n")
+            new = self._path.with_name(f".{self._path.name}.new")
+            new.write_text(f"{os.getpid()}\n")
+            new.rename(self._path)
 
     def remove(self) -> None:
         """Remove it; harmless when it does not exist."""

@@ -18,7 +18,7 @@ Connection = psycopg.Connection[Any]
 
 EDGE = "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s) on conflict do nothing"
 EDGES = "select jdep_jq_fk, jdep_jq_depends_fk from drover.jobdepends"
-CROSSWISE = (CheckViolation, DeadlockDetected)
+CROSSWISE = (CheckViolation, DeadlockDetected, LockNotAvailable)  # the last: the server was slow to find which
 SESSIONS = 6
 
 
@@ -73,7 +73,7 @@ def test_cycle_built_by_four_sessions_at_once_lacks_an_edge(database: str) -> No
     with ThreadPoolExecutor(4) as pool:
         told = list(pool.map(tie, jobs, jobs[1:] + jobs[:1]))
     assert told.count("tied") == 3
-    assert [text for text in told if "that would be a cycle" in text or "deadlock" in text]
+    assert [text for text in told if any(why in text for why in ("that would be a cycle", "deadlock", "lock timeout"))]
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.database import migrate
+from scheduler.database import migrate, schema_locks
 from scheduler.errors import WorldError
 
 TABLES = """
@@ -160,6 +160,21 @@ def test_a_table_that_others_have_put_into_the_schema_is_left_alone_f145(
         assert apply(user=role).result() == ["0002_change_tables.sql"]
     finally:
         session.execute(f"reassign owned by {role} to postgres; drop owned by {role}; drop role {role}".encode())
+
+
+def test_a_vacuum_by_hand_keeps_nobody_from_its_table_but_the_migration_f145(
+    apply: Apply, session: psycopg.Connection, empty_database: str
+) -> None:
+    with psycopg.connect(empty_database) as vacuum:
+        vacuum.execute("lock table drover.two in share update exclusive mode")
+        tables = [session.execute("select 'drover.two'::regclass::oid").fetchone()[0]]  # type: ignore[index]
+        assert not schema_locks._end_vacuum(session, tables, 0.1)
+        migrating = apply()
+        _await_waiter(empty_database)
+        for _ in range(20):
+            session.execute("insert into drover.two values (1)")
+        assert not migrating.done()
+    assert migrating.result() == ["0002_change_tables.sql"]
 
 
 def test_init_waits_for_another_that_creates_the_schema_as_long_as_it_is_told_f145(

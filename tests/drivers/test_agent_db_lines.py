@@ -239,6 +239,8 @@ def test_log_in_is_tried_at_the_start_only_where_an_agent_type_may_ask(make_desk
 
 def test_slow_statement_stops_at_the_limit_f100(make_desk: MakeDesk) -> None:
     desk = make_desk(limit=0.2)
+    desk.db.open()
+    turn_until(desk.loop, lambda: desk.db._pool.connections[0].is_up)
     lines = desk.ask("free", "select pg_sleep(60) as s")
     assert lines == "ERROR canceling statement due to statement timeout (57014)\nOK\n"
 
@@ -253,6 +255,7 @@ def test_statements_beyond_the_connections_wait_and_are_all_answered_f100(desk: 
     for number in range(20):
         desk.send("free", f"select {number} as a")
     assert sorted(answer.serial for answer in desk.wait(20)) == list(range(1, 21))
+    turn_until(desk.loop, lambda: all(each.is_up for each in desk.db._pool.connections))
     assert backends(database, "drover age") == 2
 
 

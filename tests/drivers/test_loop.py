@@ -4,6 +4,7 @@ import fcntl
 import os
 import resource
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from select import EPOLLHUP, EPOLLIN, EPOLLOUT
@@ -14,6 +15,27 @@ from scheduler.drivers.loop import SLOW_S, Loop
 from tests.loop_tools import turn_until
 
 Pipe = tuple[int, int]
+
+
+class Waits:
+    """An epoll on which nothing happens: it waits as long as it is asked to, by the clock of a test."""
+
+    def __init__(self, clock: "Clock") -> None:
+        self._clock = clock
+
+    def poll(self, seconds: float, _most: int = 0) -> list[tuple[int, int]]:
+        self._clock.now += seconds
+        return []
+
+
+@contextmanager
+def waiting(loop: Loop, clock: "Clock") -> Iterator[None]:
+    """Let a loop wait by the clock of a test, exactly as long as it means to."""
+    epoll, loop._epoll = loop._epoll, Waits(clock)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        loop._epoll = epoll
 
 
 class Clock:
@@ -255,10 +277,11 @@ def test_the_longest_time_between_two_waits_is_kept(timed: Loop, clock: Clock) -
     assert (round(timed.longest_turn, 6), timed.slow_turns) == (0.07, 0)
 
 
-def test_a_wait_does_not_count_as_a_slow_turn(loop: Loop) -> None:
-    loop.turn(loop.now + 2 * SLOW_S)
-    loop.turn(loop.now)
-    assert (loop.longest_turn < SLOW_S, loop.slow_turns) == (True, 0)
+def test_a_wait_does_not_count_as_a_slow_turn(timed: Loop, clock: Clock) -> None:
+    with waiting(timed, clock):
+        timed.turn(timed.now + 2 * SLOW_S)
+        timed.turn(timed.now)
+    assert (timed.longest_turn < SLOW_S, timed.slow_turns) == (True, 0)
 
 
 def test_turns_that_take_too_long_are_counted(timed: Loop, clock: Clock) -> None:
@@ -303,10 +326,11 @@ def test_after_a_pause_descriptors_are_handled_before_timers(pipe: Callable[[], 
     assert said == ["paused 7.0", "ready", "timer"]
 
 
-def test_a_wait_of_the_requested_length_is_no_pause(loop: Loop) -> None:
+def test_a_wait_of_the_requested_length_is_no_pause(timed: Loop, clock: Clock) -> None:
     said: list[float] = []
-    loop.on_pause = said.append
-    loop.turn(loop.now + 0.6)
+    timed.on_pause = said.append
+    with waiting(timed, clock):
+        timed.turn(timed.now + 0.6)
     assert said == []
 
 
@@ -320,18 +344,10 @@ def test_a_turn_in_which_the_process_was_stopped_is_a_pause(timed: Loop, clock: 
 
 
 def test_the_wanted_wait_behind_a_slow_turn_is_no_part_of_the_pause(timed: Loop, clock: Clock) -> None:
-    class Waits:
-        """An epoll on which nothing happens: it waits as long as it is asked to, by the clock of the test."""
-
-        def poll(self, seconds: float, _most: int = 0) -> list[tuple[int, int]]:
-            clock.now += seconds
-            return []
-
     said: list[float] = []
     timed.on_pause = said.append
     timed.at(timed.now, lambda: setattr(clock, "now", clock.now + 0.75))
     timed.turn(timed.now)
-    epoll, timed._epoll = timed._epoll, Waits()  # type: ignore[assignment]
-    timed.turn(clock.now + 8.0)
-    timed._epoll = epoll
+    with waiting(timed, clock):
+        timed.turn(clock.now + 8.0)
     assert said == [0.75]

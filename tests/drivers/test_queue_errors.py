@@ -90,15 +90,17 @@ def test_read_only_database_is_reported_after_a_growing_pause_t2(desk: Desk, dat
     assert desk.loop.now - began >= 0.3
 
 
-def test_lost_connection_is_reported_and_repeated_requests_wait_for_it_t2(desk: Desk, database: str) -> None:
+def test_lost_connection_is_reported_and_repeated_requests_wait_for_it_t2(database: str) -> None:
+    take_group(database)
     insert(database)
-    with psycopg.connect(database) as other:
-        other.execute("lock table drover.scheduler_group in access exclusive mode")
-        desk.courier.send(EndAndClaim((), (WANT,)))
-        desk.loop.turn(desk.loop.now)
-        _end_backend(desk, database)
-    assert [event.why for event in desk.events if isinstance(event, NotSaved)] == ["again"]
-    assert [claim.attempt for claim in desk.claim()] == [1]
+    with Desk(database, lock_limit=60) as desk:
+        with psycopg.connect(database) as other:
+            other.execute("lock table drover.scheduler_group in access exclusive mode")
+            desk.courier.send(EndAndClaim((), (WANT,)))
+            desk.loop.turn(desk.loop.now)
+            _end_backend(desk, database)
+        assert [event.why for event in desk.events if isinstance(event, NotSaved)] == ["again"]
+        assert [claim.attempt for claim in desk.claim()] == [1]
 
 
 def _name(conninfo: str) -> str:

@@ -163,9 +163,9 @@ def test_a_host_counts_as_down_until_a_minute_after_its_next_attempt_c56(desk: D
     fetch(database, "insert into drover.host (host_name, host_group) values ('beta', 'default')")
     fetch(database, "insert into drover.agent (agent_group, agent_type) values ('default', 'a')")
     insert(database, "('a', 'beta')", "jq_type, jq_host")
-    rows = '[{"name": "beta", "seconds": 2.5, "reason": "no route"}]'
+    rows = '[{"name": "beta", "seconds": 60, "reason": "no route"}]'
     ask(desk.loop, desk.connection, QUERIES["show_hosts"], group="default", owner=OWNER, rows=rows)
-    ((is_real,),) = fetch(database, "select host_down_until between now() + '1 s' and now() + '2.5 s' from drover.host")
+    ((is_real,),) = fetch(database, "select host_down_until between now() + '1 s' and now() + '60 s' from drover.host")
     fetch(database, "update drover.host set host_down_until = now() - interval '50 s'")
     ((why,),) = fetch(database, "select reason from drover.why")
     fetch(database, "update drover.host set host_down_until = now() - interval '61 s'")

@@ -8,12 +8,14 @@ word of a text is the token; the others say what to do:
     event         post an event
     blocked:NAME  BLOCKED NAME the first time    stuck:NAME   always
     fail          FAIL the first time  out    print a lot        again:SECONDS   nap, but not the first time
+    stop          SIGSTOP the first time
 
 An item of a query has its token in a column of that name.
 """
 
 import os
 import re
+import signal
 import sys
 import time
 
@@ -80,6 +82,11 @@ def again(token: str, rest: str) -> None:
         time.sleep(float(rest))
 
 
+def stop(token: str, _rest: str) -> None:
+    if is_first(token):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def is_first(token: str) -> bool:
     with open(RECORD, encoding="utf-8") as record:
         return sum(line.split()[1] == token for line in record) == 1
@@ -94,6 +101,7 @@ def reply(text: str) -> None:
 
 
 ACTS = {
+    "stop": stop,
     "nap": lambda _token, rest: time.sleep(float(rest)),
     "log": lambda token, _rest: reply(f"LOG {token}"),
     "event": lambda token, _rest: reply(f"EVENT {token}"),

@@ -82,11 +82,10 @@ def test_agents_killed_at_random_lose_no_job(site: Site) -> None:
 @pytest.mark.fault("SIGSTOP agent")
 def test_a_stopped_agent_is_killed_at_its_heartbeat_deadline(site: Site) -> None:
     site.lasting = RETRIED
-    config = site.types("d1").replace("[agents.line]\n", "[agents.line]\nheartbeat = 1\n")
+    config = site.types("d1").replace("[agents.line]\n", "[agents.line]\nheartbeat = 2\n")
     daemon = site.serving(config=config)
-    site.queue(1, acts="nap:0.5")
+    site.queue(1, acts="stop")
     pid = int(site.until(lambda: site.record.read_text().split(), "it does not begin")[3])
-    os.kill(pid, SIGSTOP)
     site.until(lambda: pid not in daemon.agent_pids(), "a stopped agent lives on")
     assert site.settle() == []
     assert len(site.record.read_text().splitlines()) == 2

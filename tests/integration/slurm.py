@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.patience import LONG_PATIENCE_S
-from tests.ssh.sshd import below, free_port, name_of
+from tests.ssh.sshd import below, free_ports, name_of
 
 CPUS = 4  # of each node
 INACTIVE_S = 5
@@ -71,8 +71,12 @@ class Slurm:
         (folder / "munge.key").write_bytes(secrets.token_bytes(128))
         (folder / "munge.key").chmod(0o600)
         machine = socket.gethostname().partition(".")[0]
-        head = CONFIG.format(machine=machine, port=free_port(), folder=folder, inactive=INACTIVE_S)
-        rows = [NODE.format(name=name, machine=machine, port=free_port(), cpus=CPUS) for name in nodes]
+        own, *ports = free_ports(1 + len(nodes))
+        head = CONFIG.format(machine=machine, port=own, folder=folder, inactive=INACTIVE_S)
+        rows = [
+            NODE.format(name=name, machine=machine, port=port, cpus=CPUS)
+            for name, port in zip(nodes, ports, strict=True)
+        ]
         self.config.write_text(head + "".join(rows) + PARTITION)
         self._launcher = subprocess.Popen(
             [sys.executable, "-c", LAUNCHER, str(self._log)], stdin=subprocess.PIPE, env=self._environment(), text=True,

@@ -58,7 +58,7 @@ def kind(kinds: Iterator[str]) -> str:
 @pytest.fixture(scope="module")
 def shared(module_database: str) -> Iterator[Daemon]:
     """Yield a daemon for which one death is one too many."""
-    watched = puppet("beating", heartbeat=0.5) + puppet("free") + puppet("timed", item_timeout=0.5)
+    watched = puppet("beating", heartbeat=3) + puppet("free") + puppet("timed", item_timeout=0.5)
     puppets = "".join(puppet(f"p{number}") for number in range(9))
     with start(settings(respawn_count=0) + LOCAL + puppets + watched, module_database) as daemon:
         yield daemon
@@ -76,7 +76,9 @@ def test_every_slot_begins_free_without_a_process_f61(launch: Launch) -> None:
 
 @pytest.mark.slow
 def test_an_agent_is_spawned_until_its_first_ok_and_gets_no_data_f64_f65(launch: Launch, meeting: Meeting) -> None:
-    daemon = launch(LOCAL + agent("slow", ["sh", "-c", f"{meeting.tell('up')}; {meeting.wait}; {LOOP}"]))
+    daemon = launch(
+        settings(start_limit=60) + LOCAL + agent("slow", ["sh", "-c", f"{meeting.tell('up')}; {meeting.wait}; {LOOP}"])
+    )
     job = daemon.insert(jq_type="slow", jq_args=":")
     assert meeting.hear() == "up"
     (slot,) = slots(daemon, "ST_SPAWNED")
@@ -124,7 +126,7 @@ def test_a_killed_agent_gets_end_of_input_and_sighup_and_its_slot_is_freed_f62_f
 ) -> None:
     script = f"trap '{meeting.tell('hangup')}' HUP; {LOOP}; {meeting.tell('eof')}; {meeting.wait}; "
     script += f"{meeting.tell('clean')}"
-    daemon = launch(settings(max_idle=0.3) + LOCAL + agent("tidy", ["sh", "-c", script]))
+    daemon = launch(settings(max_idle=0.3, kill_grace=20) + LOCAL + agent("tidy", ["sh", "-c", script]))
     job = daemon.insert(jq_type="tidy", jq_args=":")
     before = daemon.wait(job)
     assert meeting.hear_all(2) == ["eof", "hangup"]
@@ -152,7 +154,7 @@ def test_an_agent_that_ignores_sighup_is_in_freeing_and_then_gets_sigkill_f62_f1
 
 
 def test_an_idle_agent_is_ended_and_the_next_job_gets_a_new_one_f118(launch: Launch) -> None:
-    daemon = launch(settings(max_idle=0.3) + LOCAL + puppet())
+    daemon = launch(settings(max_idle=0.3, kill_grace=20) + LOCAL + puppet())
     daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
     said(daemon, "ST_FREEING -> ST_FREE ")
     daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
@@ -201,7 +203,7 @@ def test_the_throttle_has_its_documented_defaults_f71_f118_f119() -> None:
 @pytest.mark.slow
 def test_the_throttle_scales_and_lets_a_slot_try_again_f71_f73_t15(launch: Launch, tmp_path: Path) -> None:
     births = tmp_path / "births"
-    daemon = launch(settings(respawn_interval=3, respawn_count=2) + LOCAL + dying(births))
+    daemon = launch(settings(respawn_interval=10, respawn_count=2) + LOCAL + dying(births))
     daemon.insert(jq_type="dying", jq_args=":")
     (slot,) = slots(daemon, "ST_FAIL")
     assert (slot["status_spawns"], count(births)) == (3, 3)
@@ -228,7 +230,8 @@ def test_an_agent_that_never_says_ok_fails_even_if_starts_are_far_apart(launch: 
     daemon = launch(settings(start_limit=1, respawn_interval=5) + LOCAL + mute)
     daemon.insert(jq_type="mute", jq_args=":")
     (slot,) = slots(daemon, "ST_FAIL")
-    assert (slot["status_spawns"], count(births)) == (6, 6)
+    assert slot["status_spawns"] == 6
+    assert count(births) <= 6  # one that the machine lets wait does not come to it
     assert "no OK within 1 s" in slot["status_reason"]
 
 
@@ -284,7 +287,7 @@ def test_an_agent_without_a_first_ok_is_warned_about_and_killed_at_the_start_lim
     launch: Launch, meeting: Meeting
 ) -> None:
     daemon = launch(
-        settings(start_hint=0.2, start_limit=0.5, respawn_count=0)
+        settings(start_hint=0.2, start_limit=4, respawn_count=0)
         + LOCAL
         + agent("mute", ["sh", "-c", f"{meeting.wait}"])
         + puppet()
@@ -293,8 +296,11 @@ def test_an_agent_without_a_first_ok_is_warned_about_and_killed_at_the_start_lim
     daemon.wait(daemon.insert(jq_type="puppet", jq_args=":"))
     slots(daemon, "ST_FAIL", "mute")
     assert daemon.wait(job, "queued")["jq_failures"] == 0
-    hint, killed = [row["log_message"] for row in daemon.log_rows() if row["log_agent"] == "mute"][:2]
-    assert (hint, killed) == ("no OK yet; is stdout flushed?", "no OK within 0.5 s; killed")
+
+    def told() -> list[str]:
+        return [row["log_message"] for row in daemon.log_rows() if row["log_agent"] == "mute"][:2]
+
+    daemon.until(lambda: told() == ["no OK yet; is stdout flushed?", "no OK within 4 s; killed"])
 
 
 def test_an_agent_that_cannot_be_started_counts_as_dead_f70(launch: Launch) -> None:
@@ -312,14 +318,14 @@ def test_an_agent_that_cannot_be_started_counts_as_dead_f70(launch: Launch) -> N
 
 @pytest.mark.slow
 def test_an_agent_that_sends_heartbeats_may_work_longer_than_its_interval_f157(shared: Daemon) -> None:
-    beats = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.05; echo Heartbeat; done"
+    beats = "for i in $(seq 8); do sleep 0.5; echo Heartbeat; done"
     assert shared.wait(shared.insert(jq_type="beating", jq_args=beats))["jq_end_bits"] == 1
 
 
 def test_an_agent_assert_silent_longer_than_its_heartbeat_is_killed_f157(shared: Daemon, meeting: Meeting) -> None:
     row = shared.wait(shared.insert(jq_type="beating", jq_args=meeting.wait), "failed")
-    assert row["jq_endtext"] == "no heartbeat for 0.5 s"
-    said(shared, "every slot of agent beating has failed: no heartbeat for 0.5 s")
+    assert row["jq_endtext"] == "no heartbeat for 3 s"
+    said(shared, "every slot of agent beating has failed: no heartbeat for 3 s")
 
 
 def test_without_a_heartbeat_a_silent_agent_is_not_killed_f157(shared: Daemon) -> None:
@@ -344,11 +350,14 @@ def test_an_agent_killed_at_work_gives_the_same_result_at_the_next_attempt_f116_
 ) -> None:
     file = tmp_path / "zeros"
     file.touch()
-    os.truncate(file, SIZE)
+    os.truncate(file, SIZE << 7)  # nobody is through with that before the kill
     daemon = launch(LOCAL + agent("sha256", ["drover-agent-sha256"]))
     job = daemon.insert(jq_type="sha256", jq_args=str(file), jq_retries=1)
     daemon.wait(job, "running")
     (pid,) = daemon.agent_pids()
+    os.kill(pid, signal.SIGSTOP)
+    daemon.until(lambda: ") T " in Path(f"/proc/{pid}/stat").read_text(), what="it does not stop")
+    os.truncate(file, SIZE)
     os.kill(pid, signal.SIGKILL)
     row = daemon.wait(job)
     assert row["jq_failures"] == 1

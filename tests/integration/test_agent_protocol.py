@@ -291,7 +291,7 @@ def test_unfinished_last_line_is_passed_on_f106(daemon: Daemon, kind: str) -> No
 @pytest.mark.slow
 def test_a_line_in_pieces_is_one_line_f106(launch: Launch, meeting: Meeting) -> None:
     script = f"printf O; {meeting.tell('half')}; {meeting.wait}; echo K; read -r line; printf 'LOG whole\\nO'; echo K"
-    daemon = launch(LOCAL + agent("halting", ["sh", "-c", f"{script}; read -r line"]))
+    daemon = launch(settings(start_limit=60) + LOCAL + agent("halting", ["sh", "-c", f"{script}; read -r line"]))
     job = daemon.insert(jq_type="halting", jq_args="x")
     assert meeting.hear() == "half"
     slots(daemon, "ST_SPAWNED")
@@ -434,12 +434,12 @@ def test_an_agent_that_does_not_read_its_line_is_killed_without_delaying_others(
 
 @pytest.mark.slow
 def test_an_agent_that_floods_its_output_delays_no_other_f75(launch: Launch) -> None:
-    daemon = launch(LOCAL + puppet("babbler", item_timeout=3) + puppet())
+    daemon = launch(LOCAL + puppet("babbler", item_timeout=8) + puppet())
     job = daemon.insert(jq_type="babbler", jq_args="yes")
     daemon.wait(job, "running")
     daemon.wait_all([daemon.insert(jq_type="puppet", jq_args=":") for _ in range(5)])
     assert daemon.row(job)["jq_state"] == "running"
-    assert daemon.wait(job, "failed")["jq_endtext"] == "item took longer than 3 s"
+    assert daemon.wait(job, "failed")["jq_endtext"] == "item took longer than 8 s"
 
 
 def test_an_agent_that_closes_its_output_is_not_taken_for_dead(daemon: Daemon) -> None:

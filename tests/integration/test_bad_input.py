@@ -16,7 +16,7 @@ from tests.integration.daemon import Daemon, agent, lines, python, rec, records,
 
 LIBRARY = module("lib/drover_agent.py")
 HOST = "[hosts.alpha]\n"
-AT_ONCE_S = 5.0
+AT_ONCE_S = 10.0
 MEBIBYTE = 1 << 20
 
 
@@ -202,7 +202,7 @@ TIMERS = """
 [scheduler]
 respawn_count = 1
 respawn_interval = 60
-start_limit = 1
+start_limit = 4
 write_limit = 0.3
 kill_grace = 0.3
 """
@@ -220,7 +220,7 @@ def beside(launch: Launch, tmp_path: Path, command: list[str], **keys: object) -
         (["/nowhere/agent"], r"cannot start '/nowhere/agent': No such file or directory \(errno 2\)"),
         (["no-such-program"], r"cannot start 'no-such-program'"),
         (["/etc/passwd"], r"cannot start '/etc/passwd': Permission denied \(errno 13\)"),
-        (MUTE, r"no OK within 1 s"),
+        (MUTE, r"no OK within 4 s"),
         (DYING_AT_ONCE, r"agent terminated prematurely, with exit status 1"),
         (["true"], r"agent terminated prematurely, with exit status 0"),
     ],
@@ -279,8 +279,8 @@ def test_an_agent_that_says_ok_twice_finishes_one_line_and_is_killed_for_the_oth
     daemon.wait(pks[0])
     daemon.until(lambda: "protocol violation" in daemon.log_text())
     daemon.until(lambda: "failed, next try" in daemon.why(pks[2]))
-    done = daemon.value("select count(*) from drover.jobqueue where jq_type = 'bad' and jq_state = 'done'")
-    assert done == 2  # one a process, and two processes are allowed
+    done = "select count(*) from drover.jobqueue where jq_type = 'bad' and jq_state = 'done'"
+    daemon.until(lambda: daemon.value(done) == 2)  # one a process, and two processes are allowed
 
 
 @pytest.mark.slow

@@ -34,9 +34,9 @@ def test_a_lock_on_a_job_delays_only_commands_about_it(launch: Launch, text: str
     with psycopg.connect(daemon.database) as other:
         other.execute("select from drover.jobqueue where jq_pk = %s for no key update", (pk,))
         waits = command(daemon, words.format(pk))
-        daemon.wait(command(daemon, "poll"), timeout=3)
+        daemon.wait(command(daemon, "poll"))
         assert daemon.row(waits)["jq_state"] == "queued"
-    daemon.wait(waits, timeout=3)
+    daemon.wait(waits)
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_a_command_whose_row_is_locked_takes_effect_when_the_lock_is_gone(
     with psycopg.connect(daemon.database) as other:
         other.execute("select from drover.jobqueue where jq_pk = %s for update", (kill,))
         daemon.signal(SIGCONT)
-        daemon.wait(command(daemon, "poll"), timeout=3)
+        daemon.wait(command(daemon, "poll"))
         assert daemon.row(pk)["jq_state"] == "running"
     assert daemon.wait(kill)["jq_endtext"] == f"job {pk}: is being killed"
     daemon.wait(pk, "failed")
@@ -87,9 +87,9 @@ def test_a_lock_on_a_host_delays_only_commands_about_it(launch: Launch, text: st
     with psycopg.connect(daemon.database) as other:
         other.execute("select from drover.host for update")
         waits = command(daemon, "host-max alpha 5")
-        daemon.wait(command(daemon, "poll"), timeout=5)
+        daemon.wait(command(daemon, "poll"))
         assert daemon.row(waits)["jq_state"] == "queued"
-    daemon.wait(waits, timeout=5)
+    daemon.wait(waits)
     assert daemon.value("select host_max from drover.host where host_name = 'alpha'") == 5
 
 
@@ -233,7 +233,7 @@ def test_a_command_after_a_shutdown_is_carried_out_during_the_drain(launch: Laun
     pk = working(daemon, gate)
     with daemon.login("drover_operator").transaction():
         pks = [command(daemon, words) for words in ("shutdown", f"killjob {pk}")]
-    daemon.wait_all(pks, timeout=5)
+    daemon.wait_all(pks)
     assert daemon.wait_exit() == 0
     assert daemon.row(pk)["jq_endtext"] == "killed"
 
@@ -246,7 +246,7 @@ def test_a_job_below_a_command_runs_when_the_command_has_ended(launch: Launch, t
         pk = daemon.value("insert into drover.jobqueue (jq_type, jq_args) values ('a', 'x') returning jq_pk")
         for parent in parents:
             daemon.execute("insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)", pk, parent)
-    daemon.wait(pk, timeout=5)
+    daemon.wait(pk)
 
 
 def past_the_first_rescan(daemon: Daemon) -> None:
@@ -301,14 +301,17 @@ def test_a_flood_of_commands_delays_no_job(launch: Launch, text: str) -> None:
     daemon = launch(text)
     job = daemon.insert(role="drover_frontend", jq_type="unknown")
     flood = f"select count(drover.command('killjob {job}')) from generate_series(1, {FLOOD})"
+    daemon.signal(SIGSTOP)  # until all is there
     daemon.execute(flood, role="drover_frontend")
     soon = "insert into drover.jobqueue (jq_type, jq_args, jq_not_before) values ('a', 'x', now() + interval '1 ms')"
-    daemon.wait(daemon.value(f"{soon} returning jq_pk"), timeout=5)
-    left = "select count(*) from drover.claimable where claim_type = 'command'"
-    assert daemon.value(left) > 0
+    pk = daemon.value(f"{soon} returning jq_pk")
+    daemon.signal(SIGCONT)
+    ended = daemon.wait(pk)["jq_endtime"]
     order = command(daemon, "poll")
-    daemon.until(lambda: daemon.value(left) == 0, timeout=120)
+    left = "select count(*) from drover.claimable where claim_type = 'command'"
+    daemon.until(lambda: daemon.value(left) == 0, timeout=100)
     daemon.wait(order)
+    assert ended < daemon.value("select max(jq_endtime) from drover.jobqueue where jq_args like 'killjob%%'")
 
 
 @pytest.mark.slow
@@ -319,13 +322,14 @@ def test_a_flood_of_one_front_end_delays_no_operator_and_no_other_front_end(laun
         daemon.insert(role="drover_frontend_sql", jq_type="x"),
     )
     flood = f"select count(drover.command('killjob {mine}')) from generate_series(1, {FLOOD})"
+    daemon.signal(SIGSTOP)  # until all is there
     daemon.execute(flood, role="drover_frontend")
     order = command(daemon, "poll")
     (row,) = daemon.execute(f"select drover.command('cancel {other}') as pk", role="drover_frontend_sql")
-    daemon.wait(order)
-    daemon.wait(row["pk"])
-    ended = "select count(*) from drover.jobqueue where jq_args like 'killjob%%' and jq_endtime is not null"
-    assert daemon.value(ended) < FLOOD // 2
+    daemon.signal(SIGCONT)
+    last = max(daemon.wait(each)["jq_endtime"] for each in (order, row["pk"]))
+    ended = "select count(*) from drover.jobqueue where jq_args like 'killjob%%' and jq_endtime < %s"
+    assert daemon.value(ended, last) < FLOOD // 2
 
 
 @pytest.mark.slow
@@ -334,5 +338,5 @@ def test_a_long_command_costs_no_more_than_a_short_one(launch: Launch, text: str
     daemon.execute("update drover.size_limit set limit_bytes = 1 << 24 where limit_column = 'jq_args'")
     insert = "insert into drover.jobqueue (jq_type, jq_args) select 'command', 'killjob 1' || repeat(' a', 8000000)"
     daemon.execute(f"{insert} from generate_series(1, 3)", role="drover_operator")
-    daemon.wait(command(daemon, "poll"), timeout=5)
+    daemon.wait(command(daemon, "poll"))
     assert daemon.value("select count(*) from drover.jobqueue where jq_state = 'failed'") == 3

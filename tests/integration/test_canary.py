@@ -273,11 +273,11 @@ def test_agents_on_a_host_over_ssh_are_left_alone_until_a_program_has_passed(
 def until_both(daemon: Daemon, program: str) -> None:
     """Work until agents on both hosts do jobs, and see that they run this program alone."""
     hosts: set[str] = set()
-    for _ in range(20):
-        pks = daemon.insert_all([{"jq_type": "own", "jq_args": f"item {n}"} for n in range(8)])
-        daemon.wait_all(pks)
-        hosts |= {row["jq_done_host"] for pk in pks for row in [daemon.row(pk)]}
-        if len(hosts) == 2:
-            break
-    assert len(hosts) == 2
+
+    def both_worked() -> bool:
+        rows = daemon.wait_all(daemon.insert_all([{"jq_type": "own", "jq_args": f"item {n}"} for n in range(8)]))
+        hosts.update(row["jq_done_host"] for row in rows)
+        return len(hosts) == 2
+
+    daemon.until(both_worked, what="one host does no jobs")
     assert set(work(daemon, 8)) == {program}

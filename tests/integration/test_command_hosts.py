@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Launch
-from tests.integration.daemon import Daemon, agent, python, rec, records
+from tests.integration.daemon import Daemon, agent, await_lines, python, rec, records
 from tests.integration.slurm import CPUS, UNSEEN_S, Slurm, cluster
 from tests.integration.ssh_tools import ALPHA, at_work, hosts, said
 from tests.needs import need
@@ -79,15 +79,17 @@ def quoting(command: list[str]) -> list[str]:
 
 @pytest.mark.slow
 def test_agents_work_behind_the_ssh_binary_over_one_connection_f8_c24(
-    launch: Launch, beta: Server, record: Path
+    launch: Launch, beta: Server, record: Path, gate: Path
 ) -> None:
     daemon = launch(ALPHA + behind("beta", ssh(beta)) + agent("rec", rec(record), slots=3))
     daemon.wait(daemon.insert(jq_type="rec", jq_args="first", jq_host="beta"))
-    jobs = [{"jq_type": "rec", "jq_args": "nap:0.2", "jq_host": "beta"} for _ in range(6)]
-    daemon.wait_all(daemon.insert_all(jobs))
+    jobs = daemon.insert_all([{"jq_type": "rec", "jq_args": f"gate:{gate}", "jq_host": "beta"}] * 3)
+    await_lines(daemon, record, 4)
     there = {note["pid"] for note in records(record) if note["event"] == "line"}
     assert there <= set(at_work(beta))
-    assert (hosts(record), len(there), connections(beta)) == ({"beta": 7}, 3, 1)
+    gate.touch()
+    daemon.wait_all(jobs)
+    assert (hosts(record), len(there), connections(beta)) == ({"beta": 4}, 3, 1)
 
 
 @pytest.mark.slow

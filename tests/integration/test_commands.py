@@ -209,7 +209,7 @@ def test_shutdown_now_kills_and_gives_back_f133(launch: Launch, text: str, gate:
 
 
 def test_shutdown_is_for_every_daemon_or_the_one_that_is_named(launch: Launch, record: Path) -> None:
-    text = QUICK + HOST + agent("a", rec(record))
+    text = "[scheduler]\nlease = 30\nlease_renewal = 0.3\n" + HOST + agent("a", rec(record))
     first = launch(text)
     second = launch(text, wait=False)
     second.until(lambda: "standing by" in second.stderr())

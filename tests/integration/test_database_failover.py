@@ -16,7 +16,7 @@ from scheduler.database import migrate
 from scheduler.database.embedded import temporary
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, rec, start
-from tests.integration.database_door import QUICK, SLOW, Door, cut, execute
+from tests.integration.database_door import LASTING, QUICK, SLOW, Door, cut, execute
 from tests.needs import need
 from tests.replica_tools import replica, synchronise, until
 
@@ -165,7 +165,7 @@ def owner(daemon: Daemon) -> int:
 def test_the_active_daemon_resumes_after_lost_connections_and_runs_no_job_twice_c14(
     launch: Launch, record: Path
 ) -> None:
-    text = QUICK.replace("lease = 1.5", "lease = 5") + HOST + agent("a", rec(record), slots=2)
+    text = LASTING + HOST + agent("a", rec(record), slots=2)
     first, second = launch(text), launch(text, wait=False)
     first.until(lambda: "standing by" in second.stderr())
     pks = first.insert_all([{"jq_type": "a", "jq_args": f"nap:0.02;{n}"} for n in range(60)])
@@ -190,7 +190,7 @@ def test_the_standby_takes_over_when_only_the_active_daemon_loses_the_database_c
     launch: Launch, door: Door, record: Path, gate: Path
 ) -> None:
     door.open()
-    text = QUICK + HOST + agent("a", rec(record))
+    text = QUICK.replace("lease = 1.5", "lease = 5") + HOST + agent("a", rec(record))
     first = launch(text, via=door.conninfo)
     pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
     first.wait(pk, "running")
@@ -210,7 +210,7 @@ def test_the_standby_takes_over_when_only_the_active_daemon_loses_the_database_c
 
 @pytest.mark.slow
 def test_a_second_daemon_with_reset_takes_no_job_of_a_live_one_f128(launch: Launch, record: Path, gate: Path) -> None:
-    text = QUICK + HOST + agent("a", rec(record), slots=4)
+    text = LASTING + HOST + agent("a", rec(record), slots=4)
     first = launch(text)
     pks = first.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate};{n}"} for n in range(4)])
     first.wait_all(pks, "running")

@@ -149,7 +149,7 @@ def test_an_answer_that_is_too_long_is_an_error_f103(daemon: Daemon) -> None:
 def test_an_agent_that_never_reads_its_answer_is_killed_without_delaying_others_f103(
     launch: Launch, meeting: Meeting
 ) -> None:
-    daemon = launch(settings(write_limit=1) + LOCAL + asking("free", db="sql") + puppet())
+    daemon = launch(settings(write_limit=8) + LOCAL + asking("free", db="sql") + puppet())
     query = "select repeat(chr(120), 1000000) as v from generate_series(1, 8)"
     job = daemon.insert(jq_type="free", jq_args=f"echo 'DB: {query}'; {meeting.tell('asked')}; {meeting.wait}")
     assert meeting.hear() == "asked"

@@ -172,7 +172,7 @@ def test_commands_reach_an_adopted_job_c41(launch: Launch, site: Site, verb: str
 @pytest.mark.slow
 def test_time_limit_of_an_adopted_job_runs_from_its_start_c41(launch: Launch, site: Site) -> None:
     first = launch(site.config())
-    pk = first.insert(jq_type="long", jq_args=site.script(), jq_timeout="3 s")
+    pk = first.insert(jq_type="long", jq_args=site.script(), jq_timeout="8 s")
     begun(first, site, pk)
     end(first, signal.SIGKILL)
     second = launch(site.config())

@@ -33,7 +33,8 @@ def notify(*options: str) -> str:
     return agent("notify", ["drover-agent-notify", *options], submitters=["drover_scheduler"], slots=2)
 
 
-LOCAL: Final = HOST + NOOP + OFTEN + notify("--allow", "127.0.0.0/8", "--timeout", "1")
+LOCAL: Final = HOST + NOOP + OFTEN + notify("--allow", "127.0.0.0/8", "--timeout", "30")
+IMPATIENT: Final = LOCAL.replace('"30"', '"1"')  # where the receiver does not answer
 
 
 class Receiver:
@@ -207,7 +208,7 @@ def test_a_receiver_that_answers_500_for_ever_ends_as_a_dead_letter_t98_t102(lau
 @pytest.mark.slow
 def test_a_receiver_that_hangs_delays_no_job_t99(launch: Launch) -> None:
     with closing(Receiver(lambda _: 0)) as receiver:
-        daemon = launch(LOCAL)
+        daemon = launch(IMPATIENT)
         subscribe(daemon, receiver.url, kind="user")
         post(daemon, held(daemon), "x")
         daemon.until(lambda: len(receiver.got) == 1)
@@ -263,7 +264,7 @@ def test_state_list_of_its_condition_and_event_are_one_transaction_t76_t93(launc
 @pytest.mark.slow
 def test_what_has_no_room_or_no_time_left_is_a_dead_letter_t102_t103(launch: Launch) -> None:
     with closing(Receiver(lambda _: 0)) as receiver:
-        daemon = launch(LOCAL)
+        daemon = launch(IMPATIENT)
         subscribe(daemon, receiver.url, kind="user", most=2)
         job = held(daemon)
         post(daemon, job, "1", "2", "3")

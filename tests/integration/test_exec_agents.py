@@ -36,7 +36,7 @@ def shared(module_database: str) -> Iterator[Daemon]:
         + command("rows", "sh", "-c", 'echo "item $1"; exit $2', "-", "{i}", "{status}", slots=4)
         + agent("shell", ["drover-agent-shell"])
         + agent("macros", ["drover-agent-shell", MACROS])
-        + agent("beating", ["drover-agent-shell", "--heartbeat", "0.1"], heartbeat=0.5)
+        + agent("beating", ["drover-agent-shell", "--heartbeat", "0.5"], heartbeat=4)
     )
     with start(text, module_database) as daemon:
         yield daemon
@@ -263,7 +263,7 @@ def test_the_shell_agent_fills_in_its_macros_f170(daemon: Daemon) -> None:
 
 @pytest.mark.slow
 def test_the_shell_agent_sends_heartbeats_while_its_command_is_silent_f170(daemon: Daemon) -> None:
-    assert run(daemon, "beating", "sleep 1")["jq_end_bits"] == 1
+    assert run(daemon, "beating", "sleep 5")["jq_end_bits"] == 1
 
 
 # ---- slots

@@ -25,6 +25,11 @@ insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
 select c.jq_pk, p.jq_pk from unnest(%s::text[], %s::text[]) as e(child, parent)
   join drover.jobqueue c on c.jq_name = child join drover.jobqueue p on p.jq_name = parent
 """
+# Each statement that settles edges takes a while.
+SLOWLY = """
+create function public.slowly() returns trigger language plpgsql as $$ begin perform pg_sleep(0.4); return null; end $$;
+create trigger slowly before update on drover.jobdepends for each statement execute function public.slowly()
+"""
 TOO_EARLY = """
 select count(*) from drover.jobdepends join drover.jobqueue c on c.jq_pk = jdep_jq_fk
   join drover.jobqueue p on p.jq_pk = jdep_jq_depends_fk where c.jq_starttime < p.jq_endtime
@@ -126,7 +131,9 @@ def test_one_parent_with_100_children_and_one_child_with_100_parents_r33_c31(dae
 
 
 @pytest.mark.slow
-def test_claims_go_on_while_a_fan_is_settled_r33(daemon: Daemon) -> None:
+def test_claims_go_on_while_a_fan_is_settled_r33(launch: Launch) -> None:
+    daemon = launch("[hosts.alpha]\n" + agent("noop", NOOP))
+    daemon.execute(SLOWLY)
     with daemon.login("drover_frontend").transaction():
         first, second, third = (daemon.insert(role="drover_frontend", jq_type="noop") for _ in range(3))
         fan = """
@@ -138,7 +145,7 @@ def test_claims_go_on_while_a_fan_is_settled_r33(daemon: Daemon) -> None:
         daemon.execute(fan, first, role="drover_frontend")
     chain = daemon.wait_all([second, third], timeout=LONG_PATIENCE_S)
     left = "select count(*) from drover.jobdepends where jdep_jq_depends_fk = %s and jdep_met_at is null"
-    daemon.until(lambda: daemon.value(left, first) == 0)
+    daemon.until(lambda: daemon.value(left, first) == 0, timeout=LONG_PATIENCE_S)
     last = daemon.value("select max(jdep_met_at) from drover.jobdepends where jdep_jq_depends_fk = %s", first)
     assert max(row["jq_starttime"] for row in chain) < last
 
@@ -258,8 +265,8 @@ def test_no_child_is_claimed_when_one_of_its_parents_fails_r91(daemon: Daemon) -
     daemon.wait_all([*good, *free])
     daemon.wait_all(bad, "failed")
     order(daemon, f"cancel {children[0]}")
-    waiting = daemon.execute("select jq_unmet, jq_attempt from drover.jobqueue where jq_pk = any (%s)", children[1:])
-    assert {tuple(row.values()) for row in waiting} == {(1, 0)}
+    waiting = "select jq_unmet, jq_attempt from drover.jobqueue where jq_pk = any (%s)"
+    daemon.until(lambda: {tuple(row.values()) for row in daemon.execute(waiting, children[1:])} == {(1, 0)})
     assert daemon.value("select count(*) from drover.attempt where att_jq_fk = any (%s)", children) == 0
 
 

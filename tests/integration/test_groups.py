@@ -86,6 +86,7 @@ def test_a_daemon_that_is_to_quit_if_served_does_not_wait_for_the_database_r51(l
 
 
 def test_a_daemon_that_is_to_quit_if_served_quits_when_it_has_stepped_down_r51(launch: Launch, text: str) -> None:
+    text = text.replace(QUICK, LASTING)
     first = launch(text, options=["--once"])
     second = standby(launch, text)
     first.insert(role="drover_operator", jq_type="command", jq_args="step-down")
@@ -124,6 +125,7 @@ def test_a_takeover_on_the_same_machine_does_not_wait_for_the_lease_f45(
 
 
 def test_an_orderly_stop_hands_the_group_over_f46(launch: Launch, text: str, record: Path, tmp_path: Path) -> None:
+    text = text.replace(QUICK, LASTING)
     gate = tmp_path / "gate"
     first = launch(text)
     second = standby(launch, text)
@@ -139,7 +141,7 @@ def test_an_orderly_stop_hands_the_group_over_f46(launch: Launch, text: str, rec
 def test_a_daemon_that_was_stopped_past_its_lease_writes_nothing_and_stands_by_t65(
     launch: Launch, text: str, record: Path, tmp_path: Path
 ) -> None:
-    gate = tmp_path / "gate"
+    gate, text = tmp_path / "gate", text.replace("lease = 1.5", "lease = 5")
     first = launch(text)
     second = standby(launch, text)
     pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")
@@ -161,6 +163,7 @@ def test_a_daemon_that_was_stopped_past_its_lease_writes_nothing_and_stands_by_t
 def test_rows_of_a_live_owner_are_never_touched_by_another_f45_t71(
     launch: Launch, text: str, record: Path, tmp_path: Path
 ) -> None:
+    text = text.replace(QUICK, LASTING)
     gate = tmp_path / "gate"
     first = launch(text)
     pk = first.insert(jq_type="a", jq_args=f"gate:{gate}")

@@ -177,13 +177,13 @@ def place(daemon: Daemon, rules: str) -> None:
 
 @pytest.mark.parametrize("value", ["'unmapped'", "null"])
 def test_rows_without_a_place_run_on_any_host_f15(daemon: Daemon, record: Path, value: str) -> None:
-    query = f"select n, {value}::text as pfile, 'nap:0.02' as act from generate_series(1, 30) n"
+    query = f"select n, {value}::text as pfile, 'nap:0.2' as act from generate_series(1, 30) n"
     daemon.wait(daemon.insert(jq_type="rec", jq_args=query, jq_runonpfile="pfile"))
     assert set(at(record).values()) == {"alpha", "beta"}
 
 
 def test_a_query_for_any_host_is_spread_over_all_f22_f26(daemon: Daemon, record: Path) -> None:
-    query = "select n, 'nap:0.02' as act from generate_series(1, 30) n"
+    query = "select n, 'nap:0.2' as act from generate_series(1, 30) n"
     daemon.wait(daemon.insert(jq_type="rec", jq_args=query, jq_msq=True))
     assert set(at(record).values()) == {"alpha", "beta"}
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.integration.conftest import Launch
-from tests.integration.daemon import Daemon, agent, lines, python, rec, records, start
+from tests.integration.daemon import Daemon, agent, await_lines, lines, python, rec, records, start
 
 ONE_HOST = "[hosts.alpha]\nmax = 4\n"
 TWO_HOSTS = "[hosts.alpha]\nmax = 4\n[hosts.beta]\nmax = 4\n"
@@ -262,10 +262,15 @@ def test_a_command_has_its_own_variables_and_those_passed_on_j43(
 # ---- hosts
 
 
-def test_a_row_for_any_host_runs_on_either_one_that_is_bound_only_there_f13_f21(daemon: Daemon, record: Path) -> None:
-    free = [{"jq_type": "rec", "jq_args": "free;nap:0.02"} for _ in range(20)]
+def test_a_row_for_any_host_runs_on_either_one_that_is_bound_only_there_f13_f21(
+    daemon: Daemon, record: Path, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    free = daemon.insert_all([{"jq_type": "rec", "jq_args": f"free;gate:{gate}"} for _ in range(8)])  # all agents
+    await_lines(daemon, record, 8)
+    gate.touch()
     bound = [{"jq_type": "rec", "jq_args": "bound;nap:0.02", "jq_host": "beta"} for _ in range(20)]
-    daemon.wait_all(daemon.insert_all(free + bound))
+    daemon.wait_all(free + daemon.insert_all(bound))
     assert hosts_of(record, "free") == {"alpha", "beta"}
     assert hosts_of(record, "bound") == {"beta"}
 
@@ -383,7 +388,7 @@ def test_urgent_work_kills_no_running_agent_f37(launch: Launch, tmp_path: Path) 
 def test_jobs_for_an_idle_agent_go_before_jobs_that_need_a_new_one_f39(launch: Launch, tmp_path: Path) -> None:
     record = tmp_path / "record"
     text = "[hosts.alpha]\nmax = 1\n" + agent("a", rec(record)) + agent("b", rec(record))
-    daemon = launch("[scheduler]\nmin_idle = 1\n" + text)
+    daemon = launch("[scheduler]\nmin_idle = 6\n" + text)
     daemon.wait(daemon.insert(jq_type="a", jq_args="warm"))
     pks = daemon.insert_all([{"jq_type": "b", "jq_args": "older"}, {"jq_type": "a", "jq_args": "younger"}])
     daemon.wait_all(pks)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, Row, agent, start
-from tests.integration.puppets import LOCAL, Meeting
+from tests.integration.puppets import LOCAL, Meeting, settings
 
 SHELL = ["sh", "-c", "{args}"]
 MIB = 1 << 20
@@ -22,7 +22,7 @@ def shell(name: str = "sh", **keys: Any) -> str:
 
 @pytest.fixture(scope="module")
 def shared(module_database: str) -> Iterator[Daemon]:
-    text = LOCAL + shell(slots=4) + shell("large", output_limit=16 * MIB)
+    text = settings(kill_grace=20) + LOCAL + shell(slots=4) + shell("large", output_limit=16 * MIB)
     with start(text, module_database) as daemon:
         yield daemon
 
@@ -72,7 +72,7 @@ def test_the_signal_that_killed_a_command_is_stored_by_name_j32(daemon: Daemon, 
 def test_a_signal_of_an_attempt_that_was_given_back_is_not_kept_j32(
     launch: Launch, meeting: Meeting, ask: Ask, ends: str
 ) -> None:
-    text = LOCAL + shell()
+    text = settings(kill_grace=20) + LOCAL + shell()
     first = launch(text)
     job = first.insert(jq_type="sh", jq_args=f"{meeting.tell('up')}; {meeting.wait}; {ends}")
     assert meeting.hear() == "up"
@@ -106,7 +106,7 @@ def test_the_status_of_an_earlier_attempt_is_not_that_of_a_job_whose_scheduler_d
 def test_a_time_limit_and_a_cancellation_show_the_signal_that_ended_the_command_r67(
     launch: Launch, meeting: Meeting, ask: Ask
 ) -> None:
-    daemon = launch(LOCAL + shell(slots=2))
+    daemon = launch(settings(kill_grace=20) + LOCAL + shell(slots=2))
     late = daemon.insert(jq_type="sh", jq_args="exec sleep 1000", jq_timeout="0.2 s")
     job = daemon.insert(jq_type="sh", jq_args=f"trap 'exit 0' HUP; {meeting.tell('up')}; while :; do sleep 0.01; done")
     assert meeting.hear() == "up"
@@ -275,12 +275,12 @@ def test_output_is_stored_once_if_the_answer_of_the_database_is_lost(launch: Lau
 @pytest.mark.slow
 def test_duration_of_an_attempt_excludes_waiting_time(launch: Launch) -> None:
     daemon = launch(LOCAL + shell("lone"))
-    batch = [*["true"] * 100, "sleep 4", *["true", "exit 1"] * 5]  # quick ones: others are claimed in advance
+    batch = [*["true"] * 100, "sleep 8", *["true", "exit 1"] * 5]  # quick ones: others are claimed in advance
     jobs = daemon.insert_all([{"jq_type": "lone", "jq_args": args} for args in batch])
     rows = daemon.wait_all(jobs, {"done", "failed"})
     slow, *waited = [
         attempt["att_end"] - attempt["att_start"] for job in jobs[100:] for attempt in daemon.attempts(job)
     ]
-    assert slow.total_seconds() >= 4
+    assert slow.total_seconds() >= 8
     assert max(waited) < slow / 2
     assert max(row["jq_elapsedtime"] for row in rows[101:]) > slow

@@ -13,7 +13,7 @@ from tests.integration.puppets import LOCAL
 
 pytestmark = pytest.mark.slow
 
-PAUSE_S = 1.5
+PAUSE_S = 4.5
 DONE = "select count(*) from drover.jobqueue where jq_state = 'done'"
 BEGUN = "select count(*) from drover.jobqueue where jq_state = 'running'"
 WORK = "echo OK; while read -r line; do sleep 0.02; echo OK; done"
@@ -43,7 +43,7 @@ def died(daemon: Daemon) -> int:
 
 @pytest.mark.parametrize("limit", ["heartbeat", "item_timeout"])
 def test_items_finished_while_the_daemon_was_stopped_count_as_done(launch: Launch, limit: str) -> None:
-    daemon = launch(LOCAL + agent("short", ["sh", "-c", WORK], slots=8, window=1, **{limit: 1}))
+    daemon = launch(LOCAL + agent("short", ["sh", "-c", WORK], slots=8, window=1, **{limit: 4}))
     jobs = daemon.insert_all([{"jq_type": "short", "jq_args": "x"}] * 600)
     for _ in range(3):
         wait_for_progress(daemon)
@@ -53,8 +53,8 @@ def test_items_finished_while_the_daemon_was_stopped_count_as_done(launch: Launc
 
 
 def test_agents_stopped_together_with_the_daemon_miss_no_deadline(launch: Launch) -> None:
-    daemon = launch(LOCAL + agent("long", ["sh", "-c", LONG], slots=4, heartbeat=1))
-    jobs = daemon.insert_all([{"jq_type": "long", "jq_args": "x"}] * 8)
+    daemon = launch(LOCAL + agent("long", ["sh", "-c", LONG], slots=4, heartbeat=4))
+    jobs = daemon.insert_all([{"jq_type": "long", "jq_args": "x"}] * 40)
     daemon.until(lambda: daemon.value(BEGUN) == 4)
     pause(daemon, [*daemon.agent_pids(), daemon.pid])
     daemon.wait_all(jobs)

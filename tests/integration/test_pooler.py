@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from scheduler.daemon.wakeups import ListenProbe
+from scheduler.database import migrate
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.postgres import Connection
 from scheduler.drivers.statements import Failure, Query
@@ -79,6 +81,15 @@ def test_statements_are_not_prepared_behind_a_pooler_f100(loop: Loop, one: str, 
 def test_settings_do_not_stay_in_a_connection_of_the_pooler_f100(loop: Loop, one: str, open_connection: Open) -> None:
     open_connection(one, settings=["set lock_timeout = '77s'"])
     assert rows_of(run(loop, open_connection(one), "show lock_timeout")) == [(b"5s",)]  # the role's
+
+
+def test_init_leaves_no_setting_in_a_connection_of_the_pooler_f100(one: str) -> None:
+    owner = make_conninfo(one, user="postgres")
+    with psycopg.connect(owner, autocommit=True) as client:
+        before = client.execute("show lock_timeout").fetchone()
+        migrate.apply(owner, patience_s=77)
+        migrate.apply_roles(owner, patience_s=77)
+        assert client.execute("show lock_timeout").fetchone() == before
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Launch
-from tests.integration.daemon import Daemon, Row, agent, lines, rec, records
+from tests.integration.daemon import Daemon, Row, agent, await_lines, lines, rec, records
 from tests.integration.puppets import LOCAL, Meeting, puppet, said, settings
 from tests.integration.test_commands import command, told
 
@@ -333,12 +333,12 @@ def test_a_filter_of_priorities_is_about_the_whole_priority_r55(launch: Launch, 
 def test_a_slot_of_one_queue_never_takes_a_job_of_another_t44(launch: Launch, record: Path) -> None:
     hosts = '[hosts.first]\nqueues = ["q1"]\n[hosts.second]\nqueues = ["q2"]\n[hosts.shared]\n'
     daemon = launch(hosts + agent("rec", rec(record)) + limited("q1") + limited("q2"))
-    jobs = [{"jq_type": "rec", "jq_queue": queue, "jq_args": f"nap:0.02;{queue}"} for queue in ("q1", "q2", "default")]
+    jobs = [{"jq_type": "rec", "jq_queue": queue, "jq_args": f"nap:0.1;{queue}"} for queue in ("q1", "q2", "default")]
     daemon.wait_all(daemon.insert_all(jobs * 20))
     found = hosts_of(record)
-    assert found["nap:0.02;default"] == {"shared"}
-    assert {"first"} <= found["nap:0.02;q1"] <= {"first", "shared"}
-    assert {"second"} <= found["nap:0.02;q2"] <= {"second", "shared"}
+    assert found["nap:0.1;default"] == {"shared"}
+    assert {"first"} <= found["nap:0.1;q1"] <= {"first", "shared"}
+    assert {"second"} <= found["nap:0.1;q2"] <= {"second", "shared"}
 
 
 def test_jobs_for_a_busy_host_do_not_delay_jobs_of_other_hosts_t44_j18(launch: Launch, meeting: Meeting) -> None:
@@ -480,16 +480,19 @@ def test_an_invalid_filter_is_refused_with_the_reason_r55(launch: Launch) -> Non
 @pytest.mark.parametrize("hosts", ["[hosts.local]\n", TWO_HOSTS])
 @pytest.mark.parametrize("is_trickle", [False, True])
 def test_equal_jobs_are_spread_evenly_over_idle_agents_t48(
-    launch: Launch, record: Path, hosts: str, is_trickle: bool
+    launch: Launch, record: Path, gate: Path, hosts: str, is_trickle: bool
 ) -> None:
     daemon = launch(hosts + agent("rec", rec(record), slots=4 // hosts.count("hosts")))
-    daemon.wait_all(daemon.insert_all([{"jq_type": "rec", "jq_args": "nap:0.3"}] * 4))  # all are there
+    first = daemon.insert_all([{"jq_type": "rec", "jq_args": f"gate:{gate}"}] * 4)
+    await_lines(daemon, record, 4)  # all are there
+    gate.touch()
+    daemon.wait_all(first)
     if is_trickle:
         for _ in range(NAPS):
             daemon.wait(daemon.insert(jq_type="rec", jq_args="one"))
     else:
-        daemon.wait_all(daemon.insert_all([{"jq_type": "rec", "jq_args": "nap:0.05"}] * NAPS))
-    given = Counter(note["pid"] for note in records(record) if note["line"] not in (None, "nap:0.3"))
+        daemon.wait_all(daemon.insert_all([{"jq_type": "rec", "jq_args": "nap:0.3"}] * NAPS))
+    given = Counter(note["pid"] for note in records(record) if note["line"] not in (None, f"gate:{gate}"))
     assert len(given) == 4
     if is_trickle:  # else one that the machine lets wait gets fewer
         assert all(NAPS // 4 - 2 <= count <= NAPS // 4 + 2 for count in given.values())

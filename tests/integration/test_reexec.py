@@ -6,6 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.cli_tools import DROVER
@@ -18,6 +19,11 @@ from tests.integration.upgrade_tools import GOES_ON, change, replace
 from tests.notify_tools import Ear
 from tests.patience import LONG_PATIENCE_S, PATIENCE_S
 from tests.ssh.sshd import Server
+
+ASKED = """
+select count(*) from pg_locks where locktype = 'advisory' and not granted
+   and database = (select oid from pg_database where datname = current_database())
+"""
 
 
 def command(daemon: Daemon) -> int:
@@ -266,11 +272,14 @@ def test_items_in_hand_of_a_keyed_query_are_not_given_out_again(launch: Launch, 
 @pytest.mark.slow
 def test_an_answer_that_an_agent_waits_for_comes_before_the_exec(launch: Launch) -> None:
     daemon = launch(LOCAL + agent("ask", ASKING, db="sql"))
-    pk = daemon.insert(jq_type="ask", jq_args="select pg_sleep(0.5), 7 as x;")
-    daemon.until(
-        lambda: "slot=0" in daemon.stderr() and daemon.row(pk)["jq_state"] == "running", what="it does not ask"
-    )
-    reexec(daemon)
+    with psycopg.connect(daemon.database, autocommit=True) as other:
+        other.execute("select pg_advisory_lock(7)")
+        pk = daemon.insert(jq_type="ask", jq_args="select pg_advisory_lock(7), 7 as x;")
+        daemon.until(lambda: daemon.value(ASKED), what="it does not ask")
+        order = command(daemon)
+        daemon.until(lambda: "a statement of it is running" in str(daemon.vitals()), what="nothing is waited for")
+        other.execute("select pg_advisory_unlock(7)")
+    daemon.wait(order)
     row = daemon.wait(pk, "failed")
     assert 'x="7"' in row["jq_endtext"]
     assert row["jq_attempt"] == 1
@@ -303,11 +312,12 @@ def test_limits_that_commands_have_set_hold_in_the_new_program(launch: Launch, m
 
 @pytest.mark.slow
 def test_a_standby_is_executed_anew_too(launch: Launch) -> None:
-    first = launch(LOCAL + puppet())
-    second = launch(LOCAL + puppet(), wait=False)
+    text = settings(lease=30) + LOCAL + puppet()
+    first = launch(text)
+    second = launch(text, wait=False)
     second.until(lambda: "standing by" in second.stderr(), what="it does not stand by")
-    text = reexec(first)
-    assert text.count("has taken over") == 2
+    told = reexec(first)
+    assert told.count("has taken over") == 2
     first.stop()
     assert second.wait(second.insert(jq_type="puppet", jq_args="true"))["jq_attempt"] == 1
 

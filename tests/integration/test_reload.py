@@ -308,7 +308,7 @@ def test_a_host_of_another_group_is_refused_and_the_daemon_goes_on(launch: Launc
 
 
 GOOD: Final = (
-    settings(max_idle=100) + "[hosts.alpha]\nmax = 2\n[hosts.beta]\n[queues.heavy]\nconcurrency = 3\n"
+    settings(max_idle=100_000) + "[hosts.alpha]\nmax = 2\n[hosts.beta]\n[queues.heavy]\nconcurrency = 3\n"
     + agent("a", each(":"), slots=2, hosts=["alpha"]) + agent("b", each(":"), kind="line", heartbeat=5)
 )  # fmt: skip
 UNKNOWN: Final = ("", "scheduler.", "hosts.alpha.", "agents.a.", "agents.a.limits.", "queues.heavy.", "database.")

@@ -56,7 +56,10 @@ def test_running_agents_are_never_evicted_f107_f108(launch: Launch, meeting: Mee
 def test_the_agent_idle_longest_is_evicted_first_f121(launch: Launch) -> None:
     kinds = "abc"
     daemon = launch(
-        settings(min_idle=0.5) + "[hosts.local]\nmax = 3\n" + "".join(puppet(kind) for kind in kinds) + puppet("new")
+        settings(min_idle=0.5, kill_grace=20)
+        + "[hosts.local]\nmax = 3\n"
+        + "".join(puppet(kind) for kind in kinds)
+        + puppet("new")
     )
     for kind in "bca":  # so b has been idle longest
         daemon.wait(daemon.insert(jq_type=kind, jq_args=":"))

@@ -79,8 +79,9 @@ def test_the_queue_of_due_starts_is_the_same_for_all_schedulers_of_a_group_c21(
         status = json.loads(ask("status --json").out)
         return [each["role"] for each in status["schedulers"]], [row for row in status["jobs"] if row["type"] == "a"]
 
-    first = launch(text + "[queues.q]\npaused = true\n")
-    second = standby(launch, text + "[queues.q]\npaused = true\n")
+    text = "[scheduler]\nlease = 30\n" + text + "[queues.q]\npaused = true\n"
+    first = launch(text)
+    second = standby(launch, text)
     add(first, *(f"s{n}" for n in range(5)), after="0.1 s", jq_queue="q")
     first.until(lambda: first.value(QUEUED) == 5)
     before = seen()

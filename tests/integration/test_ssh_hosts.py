@@ -43,9 +43,9 @@ def test_an_agent_works_on_another_host_f8_f23_f155_c24(launch: Launch, beta: Se
 def test_work_for_any_host_goes_to_both_f13_f22_r1_j65(launch: Launch, beta: Server, record: Path) -> None:
     daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record), slots=2))
     reached(daemon)
-    sql = "select 'nap:0.05' as act, n from generate_series(1, 20) n"
+    sql = "select 'nap:0.3' as act, n from generate_series(1, 20) n"
     daemon.wait(daemon.insert(jq_type="rec", jq_args=sql, jq_msq=True))
-    daemon.wait_all(daemon.insert_all([{"jq_type": "rec", "jq_args": "nap:0.05"} for _ in range(20)]))
+    daemon.wait_all(daemon.insert_all([{"jq_type": "rec", "jq_args": "nap:0.3"} for _ in range(20)]))
     assert set(hosts(record)) == {"alpha", "beta"}
     assert hosts(record).total() == 40
 
@@ -330,13 +330,13 @@ def test_a_signal_reaches_the_one_of_three_hosts_where_the_job_is_j89(
 def test_items_of_a_query_survive_the_loss_of_a_host(launch: Launch, beta: Server, record: Path) -> None:
     daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record), slots=2))
     reached(daemon)
-    sql = "select n as k, 'nap:0.03' as act from generate_series(1, 150) n"
+    sql = "select n as k, 'nap:0.03' as act from generate_series(1, 400) n"
     pk = daemon.insert(jq_type="rec", jq_args=sql, jq_msq=True, jq_key="k")
     daemon.until(lambda: hosts(record)["beta"] >= 5, what="beta gets no work")
     beta.kill()
     row = daemon.wait(pk)
     keys = {re.search(r'k="(\d+)"', line)[1] for line in lines(record)}  # type: ignore[index]
-    assert (row["jq_itemsprocessed"], row["jq_itemsfailed"], len(keys)) == (150, 0, 150)
+    assert (row["jq_itemsprocessed"], row["jq_itemsfailed"], len(keys)) == (400, 0, 400)
 
 
 @pytest.mark.slow

@@ -206,7 +206,7 @@ def test_jobs_of_a_host_after_a_power_cut_run_when_it_is_back_r2_r58(
 
 @pytest.mark.slow
 def test_an_idle_agent_that_ignores_everything_is_reaped_f9(launch: Launch, beta: Server) -> None:
-    daemon = launch("[scheduler]\nmax_idle = 0.5\n" + table("beta", beta) + agent("deaf", python(DEAF)))
+    daemon = launch("[scheduler]\nmax_idle = 4\n" + table("beta", beta) + agent("deaf", python(DEAF)))
     daemon.wait(daemon.insert(jq_type="deaf", jq_args="x"))
     pid = daemon.value("select max(att_pid) from drover.attempt")
     assert pid in at_work(beta)

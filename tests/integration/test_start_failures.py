@@ -49,7 +49,7 @@ def test_jobs_of_an_unreachable_host_are_retried_blocked_or_failed_c24_c26_t75(
     near = insert(daemon, "wait", "block", "fail", jq_host="alpha")
     daemon.wait(far[1], "blocked")
     daemon.wait(far[2], "failed")
-    assert states(daemon, far) == ["queued", "blocked", "failed"]
+    daemon.until(lambda: states(daemon, far) == ["queued", "blocked", "failed"])
     assert daemon.value("select jq_end_code from drover.jobs where jq_pk = %s", far[2]) == "launch_failure"
     said = "agent 'fail': cannot start '.*': host beta cannot be reached: .*refused"
     assert re.fullmatch(said, daemon.row(far[2])["jq_endtext"])

@@ -413,7 +413,7 @@ def test_claims_use_an_index_among_many_waiting_rows_j36(launch: Launch, record:
 
 @pytest.mark.slow
 def test_an_idle_daemon_sends_lease_statements_only_t1(launch: Launch, record: Path) -> None:
-    timers = "[scheduler]\nlease = 1\nlease_renewal = 0.2\nrescan = 3600\nstatus_interval = 3600\n"
+    timers = "[scheduler]\nlease = 30\nlease_renewal = 0.2\nrescan = 3600\nstatus_interval = 3600\n"
     daemon = launch(timers + HOST + agent("a", rec(record)))
     daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
 

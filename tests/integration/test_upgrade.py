@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Launch, Serve
-from tests.integration.puppets import LOCAL, Meeting, puppet
+from tests.integration.puppets import LOCAL, Meeting, puppet, settings
 from tests.integration.test_commands import command
 from tests.integration.upgrade_tools import GOES_ON, again, change, replace
 
@@ -102,11 +102,11 @@ def test_no_process_outlives_an_upgraded_daemon_r94(serve: Serve, program: Path,
 def test_a_new_version_takes_over_from_a_running_old_one(
     launch: Launch, serve: Serve, program: Path, meeting: Meeting
 ) -> None:
-    old = launch(LOCAL + puppet())
+    old = launch(settings(lease=30) + LOCAL + puppet())
     pk = old.insert(jq_type="puppet", jq_args=f"{meeting.tell('here')}; {meeting.wait}")
     assert meeting.hear() == "here"
     replace(program)
-    new = serve(wait=False)
+    new = serve(wait=False, lease=30)
     new.until(lambda: "standing by" in new.stderr(), what="it does not stand by")
     old.insert(role="drover_operator", jq_type="command", jq_args="step-down")
     assert meeting.hear() == "here"

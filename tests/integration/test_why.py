@@ -10,10 +10,11 @@ from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent
 from tests.integration.puppets import Meeting, puppet, rows, settings
 from tests.integration.test_commands import told
+from tests.patience import LONG_PATIENCE_S
 
 TWO = "[hosts.h1]\nmax = 2\n[hosts.h2]\n"
 DONE = "done: all data processed"
-STALE = settings(status_interval=3600, min_idle=60, lease=4)  # nothing is told but what changes
+STALE = settings(status_interval=3600, min_idle=60, lease=4, start_limit=60)  # nothing is told but what changes
 
 
 def assert_why(daemon: Daemon, pk: int, reason: str) -> None:
@@ -192,7 +193,7 @@ def test_why_shows_progress_and_time_left_of_a_running_query_f56(launch: Launch)
     pk = daemon.insert(jq_type="a", jq_msq=True, jq_args="select n from generate_series(1, 1500) n")
     told_once = daemon.until(lambda: re.fullmatch(r"running: (\d+) of 1,500 items, about \d+ s left", daemon.why(pk)))
     assert 0 < int(told_once[1]) <= 1500
-    row = daemon.wait(pk)
+    row = daemon.wait(pk, timeout=LONG_PATIENCE_S)
     assert (row["jq_expected_end"], daemon.why(pk)) == (None, "done: all data processed")
 
 

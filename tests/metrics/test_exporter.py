@@ -88,11 +88,13 @@ def test_ends_bytes_and_processes_are_counted(database_with_roles: str, scrapes:
         for _ in range(3):
             daemon.wait(daemon.insert(jq_type="echo", jq_args="four"))
         daemon.wait(daemon.insert(jq_type="sh", jq_args="exit 3"), "failed")
+        died = 'drover_agent_deaths_total{host="alpha",how="exited",type="sh"}'
+        daemon.until(lambda: died in scrapes.read(), what="a death is not counted")  # it may come after the end
         found = until(daemon, scrapes, **{ended("echo", "done", "normal"): 3, ended("sh", "failed", "exit_status"): 1})
         assert found["drover_up"] == 1
         assert found['drover_agent_sent_bytes_total{type="echo"}'] == 3 * len("four\n")
         assert found['drover_agent_received_bytes_total{type="echo"}'] >= 4 * len("OK\n")
-        assert found['drover_agent_deaths_total{host="alpha",how="exited",type="sh"}'] == 1
+        assert found[died] == 1
         assert found['drover_agent_spawns_total{host="alpha",type="echo"}'] >= 1
         for name in ("wait", "run"):
             assert found[f'drover_job_{name}_seconds_count{{type="echo"}}'] == 3

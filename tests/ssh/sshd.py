@@ -1,18 +1,20 @@
 """A real sshd of our own: its keys, its configuration and its port; the machine's own is never touched."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from scheduler.drivers.ssh_protocol import SshSettings
 from tests.patience import PATIENCE_S
 
 SSHD = "/usr/sbin/sshd"
+PORTS = (10_000, 32_000)  # below those that the kernel gives to outgoing connections
 SEPARATION = Path("/run/sshd")  # where Debian's sshd locks itself up; its own service would make it
 
 
@@ -128,10 +130,20 @@ def run(*argv: str) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
 
+def free_ports(count: int) -> list[int]:
+    """Return different ports at which nobody listens, and which no outgoing connection gets meanwhile."""
+    with ExitStack() as servers:
+        ports: list[int] = []
+        while len(ports) < count:
+            with suppress(OSError):  # somebody listens there
+                port = random.SystemRandom().randrange(*PORTS)
+                servers.enter_context(socket.create_server(("127.0.0.1", port)))
+                ports.append(port)
+        return ports
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 def below(pid: int) -> list[int]:

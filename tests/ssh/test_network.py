@@ -70,13 +70,13 @@ def test_a_host_that_lost_the_connection_state_is_reconnected(net: Net, server: 
 def test_host_that_drops_packets_delays_no_request_f10(net: Net, server: Server, join: Join) -> None:
     """Requests to start and to signal are answered while a connection is being made."""
     net.cut()
-    host = join(server.settings(**SOON))
+    host = join(server.settings(**SOON | {"connect_s": 10.0}))
     host.sh("echo up")
     host.process.signal(0, "KILL")
     assert host.end().why == "it was killed before it had started"  # type: ignore[union-attr]
     assert host.all(LinkDown) == []
     down = host.await_report(LinkDown)
-    assert "no answer within 2 s" in down.why or "No route" in down.why
+    assert "no answer within 10 s" in down.why or "No route" in down.why
     net.mend()
     host.await_report(LinkUp)
     host.sh("exit 3", id=1)

@@ -60,8 +60,14 @@ def shell(request: pytest.FixtureRequest) -> list[str]:
 
 
 @pytest.fixture
-def control(shell: list[str]) -> Iterator[Session]:
-    session = Session(shell, control_command(2))
+def lease_s() -> int:
+    """Return the lease of a control session: that of most does not run out while a test lasts."""
+    return 20
+
+
+@pytest.fixture
+def control(shell: list[str], lease_s: int) -> Iterator[Session]:
+    session = Session(shell, control_command(lease_s))
     assert session.hear() == f"DROVER {session.process.pid}"
     yield session
     session.close()
@@ -80,6 +86,7 @@ Group = subprocess.Popen[bytes]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lease_s", [2])
 def test_a_guarded_group_dies_when_the_lease_runs_out(control: Session, group: Group) -> None:
     assert control.ask(f"add {group.pid}") == f"{group.pid} added"
     assert group.wait(20) == -signal.SIGKILL
@@ -111,9 +118,10 @@ def test_control_session_survives_signals_and_kills_at_the_end_of_input(control:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lease_s", [6])
 def test_a_heartbeat_is_answered_and_renews_the_lease(control: Session, group: Group) -> None:
     control.ask(f"add {group.pid}")
-    for _ in range(16):  # longer than the lease
+    for _ in range(40):  # longer than the lease
         assert control.ask("beat") == "beat"
         with pytest.raises(subprocess.TimeoutExpired):
             group.wait(0.2)

@@ -112,6 +112,20 @@ def test_a_warden_knows_the_last_lease_that_its_daemon_had(lifeline: Lifeline, d
     assert time.monotonic() >= now + 0.099  # it knows milliseconds
 
 
+def test_a_warden_waits_for_the_next_daemon_if_all_has_ended_that_a_lease_was_for(
+    lifeline: Lifeline, dead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup_warden, "PATIENCE_S", 0.1)
+    ours, theirs = lifeline
+    warden = Warden(ours, 0)
+    warden.watch()
+    warden.set_lease(0.0)
+    warden.forget_lease()
+    found = Watch(dead, theirs).outcome()
+    assert found is not None
+    assert found[0] == "no daemon has come in 0.1 s"
+
+
 def test_a_warden_reads_all_that_it_was_told_before_it_kills(lifeline: Lifeline, dead: int) -> None:
     ours, theirs = lifeline
     warden = Warden(ours, 0)
