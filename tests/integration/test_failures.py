@@ -147,14 +147,18 @@ def test_without_retries_left_it_has_failed(daemon: Daemon) -> None:
 def test_the_delay_before_a_retry_doubles_with_jitter_and_is_shown(launch: Launch) -> None:
     daemon = launch(settings(retry_base=100, retry_max=150) + LOCAL + puppet())
     job = daemon.insert(jq_type="puppet", jq_args="echo FAIL once", jq_retries=3)
-    daemon.until(lambda: daemon.attempts(job))
+    daemon.until(lambda: has_failed(daemon, job, 1))
     first = waits(daemon, job)
     daemon.execute("update drover.jobqueue set jq_wait_until = now() where jq_pk = %s", job)
-    daemon.until(lambda: len(daemon.attempts(job)) == 2)
+    daemon.until(lambda: has_failed(daemon, job, 2))
     assert 50 <= first <= 100
     assert 75 <= waits(daemon, job) <= 150
     assert daemon.why(job).startswith("waits until ")
     assert daemon.why(job).endswith(": once")
+
+
+def has_failed(daemon: Daemon, job: int, times: int) -> bool:
+    return [past["att_outcome"] for past in daemon.attempts(job)] == ["retry"] * times
 
 
 def waits(daemon: Daemon, job: int) -> float:
