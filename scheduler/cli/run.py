@@ -96,16 +96,17 @@ def _serve(
     log.LOG.info("configuration %s", locate(options.config, os.environ))
     written, config = config.database, with_logins(config, os.environ)
     read = _reload_function(options, written, config.database)
+    own = config  # a state goes on with that of the daemon before, until all is up
     if takeover is not None:
         takeover, config = _with_state(takeover, config, inheritance)
-    is_elsewhere = takeover is not None and not takeover.is_left  # the program to be executed next, after a hand-back
-    program = upgrade.started_program(environment, takeover.document if takeover and is_elsewhere else None)
+    is_from_exec = takeover is not None and not takeover.is_left  # then the program that was before us may come back
+    program = upgrade.started_program(environment, takeover.document if takeover and is_from_exec else None)
     manager = pop_manager(os.environ)
     kept_agents = inheritance.kept_agents(config, manager, takeover, options.read_stdin)
     with running_database(config) as conninfo:  # before the guardian: others may use that server when we are gone
         if not _wait_for_database(config, conninfo, _end_of_lease(takeover)):
             inheritance.give_up("the schema is out of date, and the lease ends before drover init was run")
-            takeover = None
+            takeover, config = None, own
             _wait_for_database(config, conninfo)
         guardian_fd = guardian.begin(os.environ)
         has_guardian = guardian_fd is not None

@@ -136,7 +136,7 @@ class KeptAgents:
     # ---- while all is well
 
     def lease_changed(self) -> None:
-        """Tell the warden when the lease ends, before anything is begun under it; and when all has ended after it."""
+        """Tell the warden the end of the lease, before anything is begun under it, or that nothing is left of one."""
         if self._daemon.lease_until == -math.inf and not self._processes.fds_by_owner():
             self.warden.forget_lease()
         self.warden.set_lease(self._daemon.lease_until)

@@ -57,7 +57,7 @@ class Inheritance:
         self.warden: Warden | None = None
         self.page: SharedPage | None = None
         self.names = list(dict.fromkeys(each.name for each in stored))
-        self.told = ""  # for the log, which is not open yet
+        self.why_not = ""  # nothing goes on of a state; for the log, which is not open yet
         if stored:
             self._begin(stored, environment)
 
@@ -77,7 +77,7 @@ class Inheritance:
         is_ours = self._dismiss_wardens(by_name, store)
         store.close()
         if not is_ours or self.page is None:
-            self.told = "the warden of the daemon before does not answer: all that it left is killed"
+            self.why_not = "the warden of the daemon before does not answer: all that it left is killed"
         elif self.page.is_state_valid:
             self._take_state(by_name, self.page, environment)
         else:
@@ -108,25 +108,25 @@ class Inheritance:
         """Go on with a state, if it can be read and all of its descriptors are there."""
         states = by_name.get(STATE, [])
         if page.count_try() > MOST_TRIES:
-            self.told = f"{MOST_TRIES} daemons have begun with the state that was left, and none has come up"
+            self.why_not = f"{MOST_TRIES} daemons have begun with the state that was left, and none has come up"
             return
-        self.told = "the state that the daemon before has left is not there"
+        self.why_not = "the state that the daemon before has left is not there"
         if len(states) != 1:
             return
         document = exec_handover.read(states[0])
         if document["core"].get("version") not in READ:
-            self.told = (
+            self.why_not = (
                 f"the state that was left has version {document['core'].get('version')}, which is not known here"
             )
             return
         found = {inode_of(fd, name): fd for name, fds in by_name.items() for fd in fds}
         places = {int(fd): found.get(inode) for fd, inode in document["inodes"].items()}
         if None in places.values() or len({*document["fds"]} - places.keys()):
-            self.told = "not all that the daemon before has left is there: is FileDescriptorStoreMax too small?"
+            self.why_not = "not all that the daemon before has left is there: is FileDescriptorStoreMax too small?"
             return
         here = {old: new for old, new in places.items() if new is not None}
         close_all(fd for fds in by_name.values() for fd in fds if fd not in (*here.values(), states[0]))
-        self.told = ""
+        self.why_not = ""
         words = f"{LEFT} {states[0]} the daemon was started anew"
         self.takeover = Takeover(words, environment, renumbered(document, here))
 
@@ -198,8 +198,8 @@ class Inheritance:
         self, config: Config, manager: ServiceManager | None, takeover: Takeover | None, reads_stdin: bool
     ) -> KeptAgents | None:
         """Return what leaves the agents of this daemon to the next one, if that is wanted and possible."""
-        if self.told:
-            log_line("error", self.told)
+        if self.why_not:
+            log_line("error", self.why_not)
         handed = takeover.document.get("keeping") if takeover is not None else None
         if handed is not None:  # by the program that was executed before us
             self.warden, self.page = Warden.inherited(handed["warden"], handed["line"]), SharedPage(handed["page"])

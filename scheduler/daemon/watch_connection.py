@@ -49,13 +49,13 @@ class Watch:
 
     def __init__(
         self, loop: Loop, config: Config, conninfo: str, core: Core, queries: Mapping[str, Query],
-        daemon: DaemonControl, group_of_heirs: Path | None = None,
+        daemon: DaemonControl, heirs_cgroup: Path | None = None,
     ) -> None:  # fmt: skip
-        """Be ready to connect; `group_of_heirs` is the control group of the daemons that go on with our agents."""
+        """Be ready to connect; `heirs_cgroup` is the control group of the daemons that go on with our agents."""
         self._loop, self._config, self._core, self._daemon = loop, config, core, daemon
         self._identity = identity()
-        # Behind the pid namespace: only who finds its own control group there knows what our end means for our agents.
-        self._heirs = "" if group_of_heirs is None else f" {group_of_heirs}"
+        # Written behind the pid namespace: only daemons of the same control group know what became of our agents.
+        self._pid_space_suffix = "" if heirs_cgroup is None else f" {heirs_cgroup}"
         self.owner = str(uuid.uuid4())
         self.lease = Lease(config.scheduler)
         self._is_busy = False
@@ -244,7 +244,7 @@ class Watch:
 
         Only the database knows which group has a host or a queue.
         """
-        rows = yield from self.ask("register", config=_described(config, self._identity, self._heirs))
+        rows = yield from self.ask("register", config=_described(config, self._identity, self._pid_space_suffix))
         if clashes := sorted(text_of(row[0]) for row in rows):
             other = ": another group has it; rename it here"
             raise ConfigError("\n".join(clash + other * (" belongs to group " in clash) for clash in clashes))
@@ -263,7 +263,7 @@ class Watch:
         owner, lapsed, host, pid, boot_id, pid_space, pid_start, taken = rows[0]
         is_dead = False
         if owner is not None and pid is not None:
-            space = text_of(pid_space).removesuffix(self._heirs)
+            space = text_of(pid_space).removesuffix(self._pid_space_suffix)
             is_dead = is_gone(Identity(text_of(host), int(pid), text_of(boot_id), space, int(text_of(pid_start))))
         if self.lease.owner.uuid is None and owner is not None and not is_dead:
             who = f"{text_of(host)}.{text_of(pid)}"
@@ -350,12 +350,12 @@ _LEASE_STEPS: Final[dict[LeaseStatement, Callable[[Watch], Steps[None]]]] = {
 }
 
 
-def _described(config: Config, identity: Identity, heirs: str) -> dict[str, Any]:
+def _described(config: Config, identity: Identity, pid_space_suffix: str) -> dict[str, Any]:
     """Return what query `register` writes down of us and of our configuration."""
     queues = {config.scheduler.group: Queue()} | config.queues  # each group has a queue of its own name
     return {
         **asdict(identity),
-        "pid_space": identity.pid_space + heirs,
+        "pid_space": identity.pid_space + pid_space_suffix,
         "version": version(),
         "verbs": about(EVERY),
         "lease": config.scheduler.lease,

@@ -104,8 +104,8 @@ class Daemon:
     def _connect(self, config: Config, conninfo: str, reads_stdin: bool, kept_agents: KeptAgents | None) -> None:
         """Create what uses the database; nothing is open yet."""
         queries = load((schema_dir() / "queries.sql").read_text())
-        group_of_heirs = None if kept_agents is None else kept_agents.group
-        self.watch = Watch(self.loop, config, conninfo, self.core, queries, self, group_of_heirs)
+        heirs_cgroup = None if kept_agents is None else kept_agents.group
+        self.watch = Watch(self.loop, config, conninfo, self.core, queries, self, heirs_cgroup)
         self.connections = self.watch.connections
         self.stdin_jobs = StdinJobs(self.loop, self.connections.watch, queries, config) if reads_stdin else None
         changed = self.connections.reachability_changed
@@ -371,7 +371,7 @@ class Daemon:
     # ---- what is shown
 
     def role_changed(self) -> None:
-        """Act on what we are to our group, which may have changed: quit, end survivors, and show it."""
+        """Act on what we are to our group now: tell the warden, quit, end survivors, and show it."""
         if self._kept_agents is not None:
             self._kept_agents.lease_changed()
         if self._is_taking_over:

@@ -87,8 +87,8 @@ select coalesce(bool_or(grantee = to_regrole('drover_scheduler')), false)
   from pg_catalog.pg_namespace, pg_catalog.aclexplode(nspacl) where nspname = 'drover'
 """
 
-# The views of an older system hang on views that a migration may replace: it drops them, and `init` makes them again.
 CHANGES_LEASES = re.compile(rb"\b(table|on)\s+(only\s+)?drover\.(%b)\b" % "|".join(LEASES).encode(), re.IGNORECASE)
+# The views of an older system hang on views that a migration may replace: it drops them, and `init` makes them again.
 COMPAT_VIEWS = """
 select array(select oid::regclass::text from pg_catalog.pg_class where relnamespace = n.oid and relkind = 'v')
   from pg_catalog.pg_namespace n where nspname = %s

@@ -1,9 +1,8 @@
 """The locks under which the schema is changed: that of migrations, then all tables and views of the schema at once.
 
-A session that has one table and wants another, which a migration has, waits for the migration as the migration for it,
-until the server ends one of both transactions. So all are locked before any of them is changed, or none: a try that
-takes too long is given up, sooner than the server looks for such circles, and the others go on before the next one.
-Refuses to end another session; blocking.
+A migration that locks one table after another meets deadlocks with sessions that use the queue, and the server ends
+one of both. So all are locked before any is changed, or none: a try is given up long before the server looks for
+deadlocks (deadlock_timeout), and the others go on before the next one. Refuses to end another session; blocking.
 """
 
 from collections.abc import Collection
@@ -34,30 +33,41 @@ select array_agg(oid) filter (where relkind <> 'v'),
        || 'end $lock$'
   from found
 """
-# A table that the server vacuums by itself, as nobody; it ends that for one who waits longer than deadlock_timeout.
+# A table that only the server keeps, which vacuums it as nobody; it stops that for one who waits longer than
+# deadlock_timeout.
 FIND_VACUUMED: Final = """
 select relation::regclass::text from pg_catalog.pg_locks l join pg_catalog.pg_stat_activity a using (pid)
  where database = (select oid from pg_catalog.pg_database where datname = current_database()) and usesysid is null
-   and relation = any (%s) and mode = 'ShareUpdateExclusiveLock' and granted limit 1
+   and relation = any (%s) and mode = 'ShareUpdateExclusiveLock' and granted
+   and not exists (
+     select from pg_catalog.pg_locks o join pg_catalog.pg_stat_activity u using (pid)
+      where (o.database, o.relation) = (l.database, l.relation) and o.granted and u.usesysid is not null)
+ limit 1
 """
 READ_LIMITS: Final = """
 select extract(epoch from current_setting('deadlock_timeout')::interval)::float8, current_setting('statement_timeout')
 """
 SET_LOCAL: Final = "select set_config(%s, %s, true)"
+# Who keeps one of our tables; when that began is null if it is not ours to know. A prepared transaction has no pid.
 HOLDERS: Final = """
 select pid, coalesce(usename, 'none, it is the server''s'), application_name, to_char(xact_start, 'HH24:MI:SS'),
        relation::regclass::text
-  from pg_locks join pg_class c on c.oid = relation join pg_stat_activity using (pid)
- where relnamespace = to_regnamespace('drover') and granted and pid <> pg_backend_pid()
+  from pg_locks join pg_class c on c.oid = relation left join pg_stat_activity using (pid)
+ where relnamespace = to_regnamespace('drover') and granted and pid is distinct from pg_backend_pid()
    and database = (select oid from pg_database where datname = current_database())
- order by xact_start limit 1
+ order by relname in ('scheduler', 'scheduler_group'), coalesce(xact_start, '-infinity') limit 1
 """
-REFUSED: Final = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+# A migration waits longer than an ordinary transaction may.
+LIFT_LIMITS: Final = """
+select set_config(name, '0', true) from pg_catalog.pg_settings
+ where name in ('transaction_timeout', 'idle_in_transaction_session_timeout')
+"""
 PATIENCE_S: Final = 60.0
 FIRST_TRY_S: Final = 0.1
-LONGEST_TRY_S, LONGEST_TRY = 0.5, 0.5  # and of deadlock_timeout
+LONGEST_TRY_S: Final = 0.5
+MOST_OF_DEADLOCK_TIMEOUT: Final = 0.5  # that a try takes
 VACUUM_S: Final = 1.0  # beyond deadlock_timeout
-MOST_VACUUMS: Final = 3  # that are waited for: one that keeps the server from running out of numbers is not ended
+MOST_VACUUMS: Final = 3  # that are waited for: one against the wraparound of transaction numbers is not stopped
 
 
 def lock_migrations(connection: psycopg.Connection) -> None:
@@ -72,15 +82,16 @@ def lock_all(connection: psycopg.Connection, schemas: Collection[str], leases: b
     """
     spared = READ_WHILE_WAITING if leases else READ_WHILE_WAITING + LEASES
     tables, lock = _row(connection, FIND, list(spared), ["drover", *schemas])
-    circles_s, usual_limit = _row(connection, READ_LIMITS)
-    longest_s = min(LONGEST_TRY_S, LONGEST_TRY * circles_s)
-    give_up_at, try_s, vacuums = monotonic() + patience_s, min(FIRST_TRY_S, longest_s), 0
+    deadlock_timeout_s, usual_limit = _row(connection, READ_LIMITS)
+    longest_s = max(FIRST_TRY_S, min(LONGEST_TRY_S, MOST_OF_DEADLOCK_TIMEOUT * deadlock_timeout_s))
+    give_up_at, try_s, vacuums = monotonic() + patience_s, FIRST_TRY_S, 0
     while not _try(connection, lock, try_s, usual_limit):
         if monotonic() + try_s >= give_up_at:
             raise psycopg.errors.LockNotAvailable("the schema is in use")
         sleep(try_s)  # the others go on
         if vacuums < MOST_VACUUMS:
-            vacuums += _end_vacuum(connection, tables or [], circles_s + VACUUM_S)
+            left_s = give_up_at - monotonic()
+            vacuums += _end_vacuum(connection, tables or [], min(deadlock_timeout_s + VACUUM_S, left_s))
         try_s = min(2 * try_s, longest_s)
 
 
@@ -91,29 +102,36 @@ def _row(connection: psycopg.Connection, query: str, *values: object) -> tuple[A
 
 
 def _try(connection: psycopg.Connection, lock: str, limit_s: float, usual_limit: str) -> bool:
-    """Return whether all could be locked in so many seconds; else nothing is."""
+    """Return whether all could be locked in so many seconds; else nothing is. Errors: QueryCanceled, by somebody."""
+    began = monotonic()
     try:
         with connection.transaction():
             _set_local(connection, "statement_timeout", _in_ms(limit_s))
             connection.execute(lock.encode())
             _set_local(connection, "statement_timeout", usual_limit)
-    except REFUSED:
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+        return False
+    except psycopg.errors.QueryCanceled:
+        if monotonic() - began < limit_s:
+            raise
         return False
     return True
 
 
 def _end_vacuum(connection: psycopg.Connection, tables: list[int], limit_s: float) -> bool:
-    """Wait for a table that the server vacuums, and for it alone, so long that it ends that; return if there is one."""
+    """Wait for a table that the server vacuums, and for it alone, so long that it stops; return if there is one."""
     found = connection.execute(FIND_VACUUMED, (tables,)).fetchone()
     if found is not None:
-        with suppress(*REFUSED), connection.transaction(force_rollback=True):
+        refused = psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected
+        with suppress(*refused), connection.transaction(force_rollback=True):
             _set_local(connection, "lock_timeout", _in_ms(limit_s))
             connection.execute(f"lock table {found[0]} in access exclusive mode".encode())
     return found is not None
 
 
 def set_patience(connection: psycopg.Connection, patience_s: float) -> None:
-    """Let no statement of this transaction wait longer for a lock; it fails with LockNotAvailable then."""
+    """Let no statement of this transaction wait longer for a lock, LockNotAvailable else; lift other limits."""
+    connection.execute(LIFT_LIMITS)
     _set_local(connection, "lock_timeout", _in_ms(patience_s))
 
 
@@ -132,7 +150,8 @@ def holder(connection: psycopg.Connection) -> str:
     if found is None:
         return "another session kept the schema locked for too long: try again"
     pid, user, program, since, table = found
+    if pid is None:
+        return f"a prepared transaction keeps {table} locked: see pg_prepared_xacts, end it and try again"
     who = f"pid {pid}, user {user}" + (f", {program}" if program else "")
-    return (
-        f"{who}, keeps {table} locked since {since}: try again when it is done, or select pg_terminate_backend({pid})"
-    )
+    what = f"keeps {table} locked" + (f" since {since}" if since else "")
+    return f"{who}, {what}: try again when it is done, or select pg_terminate_backend({pid}), if need be as a superuser"

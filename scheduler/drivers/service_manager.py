@@ -127,7 +127,7 @@ class ReadyFile:
             self.remove()  # one that a killed daemon has left
 
     def show(self) -> None:
-        """Create it, with our pid in it: whoever sees it may read that. Errors: OSError."""
+        """Create it, with our pid in it; it is complete as soon as it exists. Errors: OSError."""
         if self._path is not None and not self._path.exists():
             new = self._path.with_name(f".{self._path.name}.new")
             new.write_text(f"{os.getpid()}\n")

@@ -62,6 +62,17 @@ def pause(empty_database: str, apply: Apply) -> Iterator[psycopg.Connection]:
         yield connection
 
 
+@pytest.fixture
+def owner(session: psycopg.Connection) -> Iterator[str]:
+    """Yield a role that owns all, and is no superuser."""
+    role = f"test_{uuid4().hex}"
+    session.execute(f"create role {role} login; alter database {session.info.dbname} owner to {role}".encode())
+    for name in OWNED:
+        session.execute(f"alter {name} owner to {role}".encode())
+    yield role
+    session.execute(f"reassign owned by {role} to postgres; drop owned by {role}; drop role {role}".encode())
+
+
 def _await_waiter(conninfo: str, kind: str = "relation") -> None:
     """Return when somebody waits for a lock."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
@@ -149,17 +160,31 @@ def test_a_migration_that_changes_leases_has_them_locked_from_the_beginning_f145
 
 
 def test_a_table_that_others_have_put_into_the_schema_is_left_alone_f145(
+    apply: Apply, session: psycopg.Connection, owner: str
+) -> None:
+    session.execute("create table drover.theirs (n int)")
+    assert apply(user=owner).result() == ["0002_change_tables.sql"]
+
+
+def test_an_owner_who_is_no_superuser_is_told_who_has_a_table_f145(
+    apply: Apply, session: psycopg.Connection, owner: str
+) -> None:
+    with session.transaction():
+        session.execute("select from drover.two")
+        told = rf"pid {session.info.backend_pid}, user postgres, keeps drover\.two locked: try again"
+        with pytest.raises(WorldError, match=told):
+            apply(patience_s=0.2, user=owner).result()
+
+
+def test_limits_of_idle_transactions_do_not_end_a_migration_that_waits_f145(
     apply: Apply, session: psycopg.Connection
 ) -> None:
-    role = f"test_{uuid4().hex}"
-    session.execute(f"create role {role} login; alter database {session.info.dbname} owner to {role}".encode())
-    for name in OWNED:
-        session.execute(f"alter {name} owner to {role}".encode())
-    session.execute("create table drover.theirs (n int)")
-    try:
-        assert apply(user=role).result() == ["0002_change_tables.sql"]
-    finally:
-        session.execute(f"reassign owned by {role} to postgres; drop owned by {role}; drop role {role}".encode())
+    short = f"alter database {session.info.dbname} set idle_in_transaction_session_timeout = '20ms'"
+    session.execute(short.encode())
+    with session.transaction():
+        session.execute("select from drover.two")
+        with pytest.raises(WorldError, match=r"keeps drover\.two locked since"):
+            apply(patience_s=1.0).result()
 
 
 def test_a_vacuum_by_hand_keeps_nobody_from_its_table_but_the_migration_f145(

@@ -583,6 +583,7 @@ def test_a_daemon_that_waits_for_init_when_the_lease_ends_kills_the_agents(serve
     pk, pid = work(unit, meeting)
     gone = watch(pid)[1]
     unit.daemon.execute(OTHER_RIGHTS)  # as if init of a new version had not been run
+    unit.configure(SHORT + puppet("added"))
     unit.restart()
     said(unit.daemon, "the lease ends before drover init was run: all agents that were left are killed")
     assert is_gone(gone)
@@ -590,6 +591,7 @@ def test_a_daemon_that_waits_for_init_when_the_lease_ends_kills_the_agents(serve
     again = int(meeting.hear())
     meeting.let_go()
     assert (unit.daemon.wait(pk)["jq_attempt"], int(meeting.hear())) == (2, again)
+    assert unit.daemon.wait(unit.daemon.insert(jq_type="added", jq_args=":"))["jq_attempt"] == 1
 
 
 @pytest.mark.slow
