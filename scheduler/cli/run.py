@@ -96,7 +96,7 @@ def _serve(
     log.LOG.info("configuration %s", locate(options.config, os.environ))
     written, config = config.database, with_logins(config, os.environ)
     read = _reload_function(options, written, config.database)
-    own = config  # a state goes on with that of the daemon before, until all is up
+    own = config  # that of a state that was left may differ
     if takeover is not None:
         takeover, config = _with_state(takeover, config, inheritance)
     is_from_exec = takeover is not None and not takeover.is_left  # then the program that was before us may come back
@@ -164,7 +164,7 @@ def _active_daemon(config: Config) -> str | None:
 
 
 def _end_of_lease(takeover: Takeover | None) -> float:
-    """Return until when nobody else takes the group of a daemon whose agents go on with us; NEVER if none do."""
+    """Return when the lease that was left ends, less the time to kill its agents; NEVER if none was left."""
     lease = takeover.document["watch"]["lease"] if takeover is not None and takeover.is_left else None
     return NEVER if lease is None else float(lease[0]) - KILL_EARLY_S
 

@@ -4,10 +4,10 @@ Where agents are kept over a restart (keep_agents), systemd must not kill what i
 its own, which the daemon starts. It knows that the daemon has ended by a pidfd, and that another one comes by a socket,
 the lifeline: the daemon has its other end, and the service manager keeps a copy for the next daemon. A daemon that has
 given that copy away tells its warden to watch; until then the warden of the daemon before watches. The next daemon asks
-to take over; from the answer on the old warden does nothing, and that of the new daemon watches. One that has begun to
-kill does not answer. So none kills beside a daemon that has come. If nobody has the other end any more, because the
-service has ended for good, or nobody asks in time, all that is left is killed: at the latest before the lease of the
-daemon ends, for then another one may take the group and begin its items again.
+to take over; from the answer on the old warden does nothing, and that of the new daemon watches. A warden that has
+begun to kill does not answer, so the new daemon knows that nothing is left. A warden kills when the service has ended
+for good (then all copies of the other end are closed), when no daemon asks in time, and before the lease of the daemon
+ends: then another daemon may take the group and begin the items again.
 
 Only processes of a control group are killed that is the unit's own: the daemon is the process which systemd started in
 it, and its parent is not in it.

@@ -33,8 +33,8 @@ select array_agg(oid) filter (where relkind <> 'v'),
        || 'end $lock$'
   from found
 """
-# A table that only the server keeps, which vacuums it as nobody; it stops that for one who waits longer than
-# deadlock_timeout.
+# A table that an autovacuum has locked, and no session. The server cancels an autovacuum when somebody has waited for
+# the table longer than deadlock_timeout. An autovacuum has no user.
 FIND_VACUUMED: Final = """
 select relation::regclass::text from pg_catalog.pg_locks l join pg_catalog.pg_stat_activity a using (pid)
  where database = (select oid from pg_catalog.pg_database where datname = current_database()) and usesysid is null
@@ -102,7 +102,7 @@ def _row(connection: psycopg.Connection, query: str, *values: object) -> tuple[A
 
 
 def _try(connection: psycopg.Connection, lock: str, limit_s: float, usual_limit: str) -> bool:
-    """Return whether all could be locked in so many seconds; else nothing is. Errors: QueryCanceled, by somebody."""
+    """Lock all, or nothing; return whether it was done in `limit_s`. Errors: QueryCanceled, if `init` is cancelled."""
     began = monotonic()
     try:
         with connection.transaction():
@@ -119,7 +119,7 @@ def _try(connection: psycopg.Connection, lock: str, limit_s: float, usual_limit:
 
 
 def _end_vacuum(connection: psycopg.Connection, tables: list[int], limit_s: float) -> bool:
-    """Wait for a table that the server vacuums, and for it alone, so long that it stops; return if there is one."""
+    """Wait for a table under autovacuum until the server cancels that; return whether there is such a table."""
     found = connection.execute(FIND_VACUUMED, (tables,)).fetchone()
     if found is not None:
         refused = psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected

@@ -1,9 +1,9 @@
 """A migration beside sessions that use the queue: it ends none of them, and holds none up for long."""
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Semaphore
 from uuid import uuid4
 
 import psycopg
@@ -74,20 +74,23 @@ def owner(session: psycopg.Connection) -> Iterator[str]:
 
 
 def _await_waiter(conninfo: str, kind: str = "relation") -> None:
-    """Return when somebody waits for a lock."""
+    """Return once a session of the database waits for a lock of this kind."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         while connection.execute(WAITS, (connection.info.dbname, kind)).fetchone() == (0,):
             pass
 
 
-@pytest.mark.parametrize("tries_s", [0.0, 2.0])  # they become longer
+@pytest.mark.parametrize("tries", [1, 5])  # they become longer
 def test_a_session_that_has_one_table_and_wants_another_goes_on_beside_a_migration_f145(
-    apply: Apply, session: psycopg.Connection, empty_database: str, tries_s: float
+    apply: Apply, session: psycopg.Connection, empty_database: str, tries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fails, failed = schema_locks._try, Semaphore(0)
+    monkeypatch.setattr(schema_locks, "_try", lambda *given: fails(*given) or failed.release())
     with session.transaction():
         session.execute("insert into drover.two values (2)")
         migrating = apply()
-        time.sleep(tries_s)
+        for _ in range(tries):
+            failed.acquire()
         _await_waiter(empty_database)
         session.execute("insert into drover.one values (1)")  # a deadlock, if the migration has it and waits for two
     assert migrating.result() == ["0002_change_tables.sql"]

@@ -46,6 +46,13 @@ def serve(database_with_roles: str) -> Iterator[Serve]:
         yield serve
 
 
+def pair(serve: Serve, launch: Launch) -> tuple[Unit, Daemon]:
+    """Return a service with a short lease, and a daemon of no service that stands by."""
+    unit, standby = serve(SHORT), launch(SHORT, wait=False)
+    said(standby, "standing by")
+    return unit, standby
+
+
 def work(unit: Unit, meeting: Meeting) -> tuple[int, int]:
     """Let an agent begin a job that waits; return the job, and the agent's pid."""
     pk = unit.daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('$$')}; {meeting.wait}; {meeting.tell('$$')}")
@@ -529,9 +536,7 @@ def test_an_agent_whose_program_was_replaced_is_killed_after_a_crash(
 def test_idle_agents_end_if_another_daemon_serves_after_the_crash(
     serve: Serve, launch: Launch, meeting: Meeting
 ) -> None:
-    unit = serve(SHORT)
-    standby = launch(SHORT, wait=False)
-    said(standby, "standing by")
+    unit, standby = pair(serve, launch)
     gone = watch(idle(unit, meeting))[1]
     os.kill(unit.pid, signal.SIGKILL)
     unit.daemon.process.wait()
@@ -545,9 +550,7 @@ def test_idle_agents_end_if_another_daemon_serves_after_the_crash(
 def test_a_standby_on_the_machine_begins_an_item_again_when_the_agent_that_had_it_is_dead(
     serve: Serve, launch: Launch, meeting: Meeting, number: int
 ) -> None:
-    unit = serve(SHORT)
-    standby = launch(SHORT, wait=False)
-    said(standby, "standing by")
+    unit, standby = pair(serve, launch)
     pk, pid = work(unit, meeting)
     gone = watch(pid)[1]
     os.kill(unit.pid, number)
@@ -564,9 +567,7 @@ def test_a_standby_on_the_machine_begins_an_item_again_when_the_agent_that_had_i
 def test_a_daemon_that_dies_before_it_is_up_leaves_agents_to_the_end_of_the_lease_at_most(
     serve: Serve, launch: Launch, meeting: Meeting
 ) -> None:
-    unit = serve(SHORT)
-    standby = launch(SHORT, wait=False)
-    said(standby, "standing by")
+    unit, standby = pair(serve, launch)
     pk, pid = work(unit, meeting)
     gone = watch(pid)[1]
     unit.program = dying("scheduler.cli.run", "_wait_for_database")
@@ -596,9 +597,7 @@ def test_a_daemon_that_waits_for_init_when_the_lease_ends_kills_the_agents(serve
 
 @pytest.mark.slow
 def test_a_daemon_that_gave_the_group_up_is_restarted_in_order(serve: Serve, launch: Launch) -> None:
-    unit = serve(SHORT)
-    standby = launch(SHORT, wait=False)
-    said(standby, "standing by")
+    unit, standby = pair(serve, launch)
     unit.daemon.wait(unit.daemon.insert(role="drover_operator", jq_type="command", jq_args="step-down"))
     said(standby, "serving group")
     ended = unit.daemon.value("select now() + interval '5 s'")
@@ -610,7 +609,7 @@ def test_a_daemon_that_gave_the_group_up_is_restarted_in_order(serve: Serve, lau
 
 @pytest.mark.slow
 def test_a_short_lease_is_told_of(serve: Serve) -> None:
-    said(serve(SHORT).daemon, "keep_agents: a restart that takes longer than lease = 4 s kills the agents")
+    assert "keep_agents: a restart that takes longer than lease = 4 s kills the agents" in serve(SHORT).daemon.stderr()
 
 
 @pytest.mark.slow
