@@ -1174,7 +1174,9 @@ $$;
 
 CREATE FUNCTION drover.is_claimed_by_record(job drover.jobqueue) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN ((NOT (job).jq_msq) AND ((job).jq_rescued = 0) AND ((job).jq_unique_key IS NULL) AND ((job).jq_not_after IS NULL));
+    AS $$
+  select not job.jq_msq and job.jq_rescued = 0 and job.jq_unique_key is null and job.jq_not_after is null
+$$;
 
 CREATE FUNCTION drover.is_member(who name, of_role name) RETURNS boolean
     LANGUAGE sql STABLE
@@ -1233,7 +1235,10 @@ $$;
 
 CREATE FUNCTION drover.items(job drover.jobqueue) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN (((to_char(((job).jq_itemsprocessed + (job).jq_itemsfailed), 'FM999,999,999,999,990'::text) || ' of '::text) || to_char((job).jq_itemstotal, 'FM999,999,999,999,990'::text)) || ' items'::text);
+    AS $$
+  select to_char(job.jq_itemsprocessed + job.jq_itemsfailed, 'FM999,999,999,999,990') || ' of '
+         || to_char(job.jq_itemstotal, 'FM999,999,999,999,990') || ' items'
+$$;
 
 CREATE FUNCTION drover.job_event(job bigint, said text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2520,7 +2525,14 @@ end $$;
 
 CREATE FUNCTION drover.rests(agent drover.agent) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN CASE WHEN ((agent).agent_blocked_until > now()) THEN ((((((('agent type '::text || (agent).agent_type) || CASE WHEN starts_with((agent).agent_reason, 'no connection'::text) THEN ' waits'::text ELSE ' failed'::text END) || ', next try '::text) || date_trunc('second'::text, (agent).agent_blocked_until)) || COALESCE((', resting since '::text || date_trunc('second'::text, (agent).agent_blocked_since)), ''::text)) || ': '::text) || COALESCE((agent).agent_reason, '?'::text)) ELSE NULL::text END;
+    AS $$
+  select case when agent.agent_blocked_until > now()
+              then 'agent type ' || agent.agent_type
+                   || case when starts_with(agent.agent_reason, 'no connection') then ' waits' else ' failed' end
+                   || ', next try ' || date_trunc('second', agent.agent_blocked_until)
+                   || coalesce(', resting since ' || date_trunc('second', agent.agent_blocked_since), '')
+                   || ': ' || coalesce(agent.agent_reason, '?') end
+$$;
 
 CREATE FUNCTION drover.roles_of(role name) RETURNS json
     LANGUAGE sql STABLE STRICT

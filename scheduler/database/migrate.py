@@ -32,6 +32,13 @@ FILE_NAME = re.compile(r"(\d{4})_[a-z0-9]+(_[a-z0-9]+)+\.sql")
 # The last migration that a program must know to work with this schema: that of the wheel in tests/versions.
 RUNS_WITH = 6
 
+# Check-sums of files that were rewritten because a newer PostgreSQL refuses their first text, each with that of the
+# first text: both build the same. The database notes the latter, as it does for every other version.
+FIRST_TEXTS = {
+    "670f6d482b707c34dae2a9917d1eae1a639df635e76e83123532108be07cb43c":  # 0025_match_attributes.sql
+    "31f67eacbcfa73da5b1a0c6dc7706cd51c247df933b41777be399acd66c32629",
+}  # fmt: skip
+
 CREATE_TABLE = """
 create schema if not exists drover;
 create table if not exists drover.migration (
@@ -249,12 +256,17 @@ def _files(directory: Path) -> list[Migration]:
     if wrong or not paths:
         found = ", ".join(wrong) or "nothing"
         raise ConfigError(f"{directory}: found {found}, expected NNNN_verb_noun.sql: install drover again")
-    files = [Migration(int(path.name[:4]), path.name, sha256(path.read_bytes()).hexdigest()) for path in paths]
+    files = [Migration(int(path.name[:4]), path.name, _checksum(path.read_bytes())) for path in paths]
     for expected, migration in enumerate(files, start=1):
         if migration.number != expected:
             problem = f"{migration.name} stands where number {expected:04} belongs"
             raise ConfigError(f"{directory}: {problem}: install drover again")
     return files
+
+
+def _checksum(text: bytes) -> str:
+    found = sha256(text).hexdigest()
+    return FIRST_TEXTS.get(found, found)
 
 
 def _missing(files: list[Migration], connection: psycopg.Connection) -> list[Migration]:

@@ -1,7 +1,11 @@
 -- A job may ask for attributes of its agent: its type is given as `license version=2`. It becomes a job of an agent
 -- type that has them all, chosen when the job is inserted, so that a claim knows nothing of attributes.
 
-alter table drover.agent add column agent_attributes jsonb not null default '{}';
+-- In steps: the minor releases of PostgreSQL of November 2026 add no column with a default to a table whose row is the
+-- argument of a function with an SQL-standard body, as that of drover.rests is until 0030.
+alter table drover.agent add column agent_attributes jsonb;
+update drover.agent set agent_attributes = '{}';
+alter table drover.agent alter column agent_attributes set default '{}', alter column agent_attributes set not null;
 
 -- Return the agent type that a job goes to which asks for attributes, in a group; null if no type has them all. Its
 -- first word is the name of a type, or the attribute `agent` of one. Of several: one of the group, one that is enabled,

@@ -14,10 +14,19 @@ from scheduler.errors import BugError, ConfigError, SchemaOutdatedError, WorldEr
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import VERBS
 from tests.dump_schema import dump
+from tests.schema_tools import Connection, fetch_all
 
 ONE = "create table drover.thing (thing_pk int primary key, label text);"
 TWO = "alter table drover.thing add column size bigint not null default 7; create index on drover.thing (size);"
 THREE = "create view drover.big_thing as select * from drover.thing where size > 100;"
+OURS = "relnamespace = 'drover'::regnamespace"
+# Functions that a server of November 2026 lets stand between a table and a column with a default.
+USES_OF_ROWS = f"""
+select p.oid::regprocedure::text, relname::text
+  from pg_proc p join pg_depend d on d.objid = p.oid join pg_class on reltype = d.refobjid
+ where d.classid = 'pg_proc'::regclass and d.refclassid = 'pg_type'::regclass
+   and (prosqlbody is not null or proargdefaults is not null) and {OURS}
+"""
 
 
 def _write(directory: Path, **texts: str) -> Path:
@@ -54,6 +63,23 @@ def test_second_run_changes_nothing_f145(empty_database: str, two: Path) -> None
 def test_shipped_migrations_may_be_run_twice_f145(empty_database: str) -> None:
     assert migrate.apply(empty_database)
     assert migrate.apply(empty_database) == []
+
+
+def test_rewritten_migration_is_noted_as_every_other_version_notes_it(empty_database: str) -> None:
+    migrate.apply(empty_database)
+    noted = {value for (value,) in _rows(empty_database, "select checksum from drover.later_migration")}
+    assert noted >= set(migrate.FIRST_TEXTS.values())
+
+
+def test_every_table_takes_a_column_with_a_default(queue: Connection) -> None:
+    tables = fetch_all(queue, "select oid::regclass::text from pg_class where relkind = 'r' and " + OURS)
+    assert len(tables) > 20
+    for (table,) in tables:
+        queue.execute(f"alter table {table} add column added_later integer not null default 3".encode())
+
+
+def test_no_standard_body_and_no_default_of_a_function_uses_the_row_of_a_table(queue: Connection) -> None:
+    assert fetch_all(queue, USES_OF_ROWS) == []
 
 
 def test_every_kind_of_stored_data_has_a_table_c3(empty_database: str) -> None:
