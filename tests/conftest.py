@@ -22,7 +22,7 @@ from tests.connection_tools import OWNER, PATIENT, QUERIES, ask, opened, take_gr
 from tests.needs import need
 from tests.progress import Progress
 from tests.queue_tools import Desk
-from tests.role_tools import Login
+from tests.role_tools import Login, grant_roles
 from tests.schema_tools import Connection
 
 MEMORY = Path("/dev/shm")
@@ -88,7 +88,7 @@ def migrated(postgres: str) -> Iterator[str]:
 def migrated_with_roles(postgres: str, migrated: str) -> Iterator[str]:
     """Yield the name of a database with all migrations and the grants of roles.sql."""
     with _database(postgres, migrated) as (name, conninfo):
-        migrate.apply_roles(conninfo)
+        grant_roles(conninfo)
         yield name
 
 

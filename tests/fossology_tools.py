@@ -3,6 +3,7 @@
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from scheduler.database import migrate
 from tests.schema_tools import Connection, end_job, fetch_all, fetch_one
 
 INSERT_JOB = """
@@ -48,6 +49,12 @@ class FrontEnd:
 
     def edges(self) -> list[tuple[int, int]]:
         return fetch_all(self.connection, "SELECT jdep_jq_fk, jdep_jq_depends_fk FROM jobdepends ORDER BY 1, 2;")
+
+
+def build_views(conninfo: str) -> None:
+    """Create the views that these statements are about."""
+    with migrate.changing(conninfo) as connection:
+        migrate.apply_compat(connection, "fossology")
 
 
 def connected(conninfo: str, role: str) -> Connection:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from scheduler.database import migrate
 from tests.schema_tools import Connection, fetch_all
 
 Login = Callable[[str], Connection]
@@ -26,3 +27,9 @@ def insertable(connection: Connection, role: str) -> set[str]:
          where attrelid = 'drover.jobqueue'::regclass and attnum > 0 and not attisdropped
            and has_column_privilege(%s, attrelid, attnum, 'insert')"""
     return {name for (name,) in fetch_all(connection, query, role)}
+
+
+def grant_roles(conninfo: str) -> None:
+    """Create the roles, and their grants on a schema that is there."""
+    with migrate.changing(conninfo) as connection:
+        migrate.apply_roles(connection)

@@ -10,6 +10,7 @@ import subprocess
 from argparse import Namespace
 from shutil import which
 
+import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
@@ -20,19 +21,28 @@ from scheduler.model.config import Config
 
 
 def init(options: Namespace, config: Config) -> int:
-    """Apply migrations that are missing and print which; running it again does nothing."""
+    """Apply what is missing, all or nothing, and print what that was; running it again does nothing."""
     with running_database(config) as conninfo, translated_errors():
-        applied = [f"applied {name}" for name in migrate.apply(conninfo)]
-        print(*applied or ["nothing to do"], sep="\n")
-        if options.roles:
-            migrate.apply_roles(conninfo)
-            print("applied roles")
-        elif applied not in ([], ["applied commands"]) and migrate.has_roles(conninfo):
-            print("the roles have no rights yet on the new tables and functions; run drover init --roles")
-        for name in migrate.compat_to_apply(conninfo, options.compat, all_there=options.roles):
-            migrate.apply_compat(conninfo, name)
-            print(f"applied compat/{name}.sql")
+        with migrate.changing(conninfo) as connection:
+            lines = [migrate.server(connection), *_apply(connection, options)]
+        print(*lines, sep="\n")  # when it has taken effect
     return 0
+
+
+def _apply(connection: psycopg.Connection, options: Namespace) -> list[str]:
+    """Apply what is missing and what was asked for; return a line about each."""
+    applied = migrate.apply_missing(connection)
+    lines = [f"applied {name}" for name in applied] or ["nothing to do"]
+    if options.roles:
+        migrate.apply_roles(connection)
+        lines.append("applied roles")
+    elif applied not in ([], ["commands"]) and migrate.has_roles(connection):
+        lines.append("the roles have no rights yet on the new tables and functions; run drover init --roles")
+    there = migrate.present_compat(connection) if options.roles else migrate.lost_compat(connection)
+    for name in sorted({*options.compat, *there}):
+        migrate.apply_compat(connection, name)
+        lines.append(f"applied compat/{name}.sql")
+    return lines
 
 
 def run_psql(options: Namespace, config: Config) -> int:

@@ -316,8 +316,8 @@ def update_or_check(config: Config, conninfo: str) -> None:
     """Bring the embedded schema up to date; raise WorldError if that of another database is not."""
     if not is_embedded_url(config.database.url):
         migrate.check(conninfo)
-    elif migrate.apply(conninfo):
-        migrate.apply_roles(conninfo)
+    else:
+        migrate.update(conninfo)
 
 
 @contextmanager

@@ -129,8 +129,7 @@ def _write_config(home: Path, url: str, agents: int) -> Path:
 
 
 def _prepare(conninfo: str, connection: psycopg.Connection, paths: list[str]) -> None:
-    migrate.apply(conninfo)
-    migrate.apply_roles(conninfo)
+    migrate.update(conninfo)
     connection.execute(TABLE)
     with connection.cursor() as cursor, cursor.copy("copy pfile (path) from stdin") as copy:
         for path in paths:

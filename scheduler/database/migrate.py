@@ -116,27 +116,60 @@ class Migration:
 
 
 def apply(conninfo: str, directory: Path | None = None, patience_s: float = PATIENCE_S) -> list[str]:
-    """Bring the database up to date and return the names applied now, each in its own transaction.
+    """Apply the migrations that are missing, all or none, and return their names.
 
     The registry of commands is written with them; where only that was out of date, `commands` is returned.
     ConfigError if files and database contradict each other, WorldError if the database cannot be reached.
     """
-    directory = directory or schema_dir() / "migrations"
-    files = _files(directory)
+    with changing(conninfo, patience_s) as connection:
+        return apply_missing(connection, directory, patience_s)
+
+
+def update(conninfo: str) -> None:
+    """Apply the migrations that are missing and then the roles and the views of older systems, all or nothing."""
+    with changing(conninfo) as connection:
+        if apply_missing(connection):
+            apply_roles(connection)
+            for name in lost_compat(connection):
+                apply_compat(connection, name)
+
+
+@contextmanager
+def changing(conninfo: str, patience_s: float = PATIENCE_S) -> Iterator[psycopg.Connection]:
+    """Yield a connection in a transaction, so that all that is changed with it takes effect at the end, or nothing."""
     with _connection(conninfo) as connection:
         encoding = connection.info.parameter_status("server_encoding")
         is_ours = connection.execute("select to_regclass('drover.migration') is not null").fetchone()
         if encoding not in ENCODINGS and is_ours == (False,):  # one that has our schema may stay
             raise ConfigError(wrong_encoding(encoding))
         _refuse_foreign(connection)
-        _create_tables(connection, patience_s)
-        applied = []
-        while name := _apply_next(connection, files, directory, patience_s):
-            applied.append(name)
-    return applied
+        with connection.transaction():
+            set_patience(connection, patience_s)
+            yield connection
 
 
-def _create_tables(connection: psycopg.Connection, patience_s: float) -> None:
+def apply_missing(
+    connection: psycopg.Connection, directory: Path | None = None, patience_s: float = PATIENCE_S
+) -> list[str]:
+    """Do what `apply` does, in the transaction of `changing`."""
+    directory = directory or schema_dir() / "migrations"
+    files = _files(directory)
+    _create_tables(connection)
+    lock_migrations(connection)
+    missing = _missing(files, connection)
+    if missing:
+        texts = [(directory / migration.name).read_bytes() for migration in missing]
+        _lock_and_clear(connection, texts, patience_s)
+        for migration, text in zip(missing, texts, strict=True):
+            with _blamed(connection, migration.name):
+                connection.execute(text)
+                _note(connection, migration)
+    verbs = _unwritten_verbs(connection)
+    connection.cursor().executemany(WRITE_VERB, verbs.values())
+    return [migration.name for migration in missing] or ["commands"] * bool(verbs)
+
+
+def _create_tables(connection: psycopg.Connection) -> None:
     """Create the schema and our tables in it, if they are not there.
 
     Another session may do so at the same time: what it has committed is refused to us at once, and seen by us a little
@@ -145,13 +178,23 @@ def _create_tables(connection: psycopg.Connection, patience_s: float) -> None:
     for pause in (*CREATE_PAUSES, None):
         try:
             with connection.transaction():
-                set_patience(connection, patience_s)
                 connection.execute(CREATE_TABLE)
             return
         except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateSchema, psycopg.errors.DuplicateTable):
             if pause is None:
                 raise
             sleep(pause)
+
+
+def _lock_and_clear(connection: psycopg.Connection, texts: list[bytes], patience_s: float) -> None:
+    """Lock all that migrations may change, and drop the views of older systems."""
+    schemas = [f"{name}_compat" for name in compat_names()]
+    leases = any(CHANGES_LEASES.search(text) for text in texts)
+    lock_all(connection, schemas, leases=leases, patience_s=patience_s)
+    for schema in schemas:
+        for (views,) in connection.execute(COMPAT_VIEWS, (schema,)).fetchall():
+            for view in views:
+                connection.execute(f"drop view if exists {view} cascade".encode())
 
 
 def _refuse_foreign(connection: psycopg.Connection) -> None:
@@ -206,36 +249,42 @@ def _check(connection: psycopg.Connection, files: list[Migration]) -> None:
         raise WorldError(f"schema unknown: {problem}: install the drover that made the database")
 
 
-def apply_roles(conninfo: str, patience_s: float = PATIENCE_S) -> None:
+def apply_roles(connection: psycopg.Connection) -> None:
     """Create the roles and their grants: schema/roles.sql, which may be run repeatedly."""
-    _apply_file(conninfo, "roles.sql", patience_s)
+    _apply_file(connection, "roles.sql")
 
 
-def apply_compat(conninfo: str, name: str) -> None:
+def apply_compat(connection: psycopg.Connection, name: str) -> None:
     """Create the views of an older system in schema NAME_compat, or replace them: schema/compat/NAME.sql."""
-    _apply_file(conninfo, f"compat/{name}.sql", PATIENCE_S)
+    _apply_file(connection, f"compat/{name}.sql")
 
 
-def _apply_file(conninfo: str, name: str, patience_s: float) -> None:
-    """Run a file of the schema in one transaction, under the lock of migrations."""
-    with _connection(conninfo) as connection, connection.transaction(), _blamed(name):
-        set_patience(connection, patience_s)
-        lock_migrations(connection)
+def _apply_file(connection: psycopg.Connection, name: str) -> None:
+    """Run a file of the schema in the transaction of `changing`, under the lock of migrations."""
+    lock_migrations(connection)
+    with _blamed(connection, name):
         connection.execute((schema_dir() / name).read_bytes())
 
 
-def compat_to_apply(conninfo: str, wanted: list[str], *, all_there: bool) -> list[str]:
-    """Return these, and the older systems whose views the database has lost to a migration; or all that it has."""
-    with _connection(conninfo) as connection:
-        there = {name: connection.execute(COMPAT_VIEWS, (f"{name}_compat",)).fetchone() for name in compat_names()}
-    lost = [name for name, row in there.items() if row and (all_there or row == ([],))]
-    return sorted({*wanted, *lost})
+def present_compat(connection: psycopg.Connection) -> list[str]:
+    """Return the older systems that the database has a schema for."""
+    return [name for name, views in _compat_views(connection) if views is not None]
 
 
-def has_roles(conninfo: str) -> bool:
+def lost_compat(connection: psycopg.Connection) -> list[str]:
+    """Return those whose views a migration has dropped."""
+    return [name for name, views in _compat_views(connection) if views == []]
+
+
+def _compat_views(connection: psycopg.Connection) -> list[tuple[str, list[str] | None]]:
+    """Return each older system with its views; None where it has no schema."""
+    found = [(name, connection.execute(COMPAT_VIEWS, (f"{name}_compat",)).fetchone()) for name in compat_names()]
+    return [(name, row[0] if row else None) for name, row in found]
+
+
+def has_roles(connection: psycopg.Connection) -> bool:
     """Return whether `apply_roles` was done in this database: then its grants are to follow the schema."""
-    with _connection(conninfo) as connection:
-        return connection.execute(SELECT_GRANTED).fetchone() == (True,)
+    return connection.execute(SELECT_GRANTED).fetchone() == (True,)
 
 
 def wrong_encoding(name: str | None) -> str:
@@ -289,30 +338,6 @@ def _missing(files: list[Migration], connection: psycopg.Connection) -> list[Mig
             problem = f"{file.name} has changed since it was applied (as {old.name})"
             raise ConfigError(f"{problem}: restore the file and put the change into a new migration")
     return files[len(applied) :]
-
-
-def _apply_next(
-    connection: psycopg.Connection, files: list[Migration], directory: Path, patience_s: float
-) -> str | None:
-    """Apply the first migration that is missing, and return its name; one at a time, under the locks."""
-    with connection.transaction():
-        set_patience(connection, patience_s)
-        lock_migrations(connection)
-        migration = next(iter(_missing(files, connection)), None)
-        if migration:
-            text = (directory / migration.name).read_bytes()
-            schemas = [f"{name}_compat" for name in compat_names()]
-            lock_all(connection, schemas, leases=CHANGES_LEASES.search(text) is not None, patience_s=patience_s)
-            for name in compat_names():
-                for (views,) in connection.execute(COMPAT_VIEWS, (f"{name}_compat",)).fetchall():
-                    for view in views:
-                        connection.execute(f"drop view if exists {view} cascade".encode())
-            with _blamed(migration.name):
-                connection.execute(text)
-                _note(connection, migration)
-        verbs = _unwritten_verbs(connection)
-        connection.cursor().executemany(WRITE_VERB, verbs.values())
-    return migration.name if migration else "commands" if verbs else None
 
 
 def _note(connection: psycopg.Connection, migration: Migration) -> None:
@@ -389,11 +414,16 @@ def advice(error: psycopg.Error) -> str:
 
 
 @contextmanager
-def _blamed(name: str) -> Iterator[None]:
-    """Name the file that failed; one that the database refuses is our mistake."""
+def _blamed(connection: psycopg.Connection, name: str) -> Iterator[None]:
+    """Name the file that failed, and the server that refused it, which is our mistake."""
     try:
         yield
     except (psycopg.OperationalError, psycopg.errors.InsufficientPrivilege):
         raise
     except psycopg.Error as error:
-        raise BugError(f"{name}: {error}: nothing of it was applied; report this") from error
+        raise BugError(f"{name}: {error}: nothing was applied; report this, with {server(connection)}") from error
+
+
+def server(connection: psycopg.Connection) -> str:
+    """Return the product and the version of the server."""
+    return f"PostgreSQL {connection.info.parameter_status('server_version')}"

@@ -178,8 +178,7 @@ class Place:
 
     def migrate(self) -> None:
         """Make the schema and the roles."""
-        migrate.apply(self.conninfo)
-        migrate.apply_roles(self.conninfo)
+        migrate.update(self.conninfo)
 
     @contextmanager
     def database(self, **others: str) -> Iterator[psycopg.Connection[Any]]:

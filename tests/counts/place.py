@@ -38,8 +38,7 @@ class Place:
             for setting in QUIET:
                 connection.execute(f"alter system set {setting}".encode())
             connection.execute("select pg_reload_conf()")
-        migrate.apply(conninfo)
-        migrate.apply_roles(conninfo)
+        migrate.update(conninfo)
         return conninfo
 
     @contextmanager

@@ -4,14 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler.database import migrate
-from tests.fossology_tools import FrontEnd, connected
+from tests.fossology_tools import FrontEnd, build_views, connected
 
 
 @pytest.fixture
 def compat(database_with_roles: str) -> str:
     """Return the conninfo of a database with the views of the original front-end."""
-    migrate.apply_compat(database_with_roles, "fossology")
+    build_views(database_with_roles)
     return database_with_roles
 
 

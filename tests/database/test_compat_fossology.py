@@ -16,6 +16,7 @@ from tests.fossology_tools import (
     RESET,
     SQL,
     FrontEnd,
+    build_views,
     chain,
     commands,
     connected,
@@ -330,11 +331,11 @@ def test_front_end_sees_and_changes_nothing_of_another_t113(compat: str, ui: Fro
 
 
 def test_views_are_made_again_after_a_migration_and_only_then(compat: str, queue: Connection) -> None:
-    assert migrate.compat_to_apply(compat, [], all_there=False) == []
+    assert migrate.lost_compat(queue) == []
     queue.execute("drop view fossology_compat.latest cascade")
     queue.execute("drop view fossology_compat.job cascade")
-    assert migrate.compat_to_apply(compat, [], all_there=False) == ["fossology"]
-    migrate.apply_compat(compat, "fossology")
-    assert migrate.compat_to_apply(compat, [], all_there=True) == ["fossology"]
+    assert migrate.lost_compat(queue) == ["fossology"]
+    build_views(compat)
+    assert (migrate.lost_compat(queue), migrate.present_compat(queue)) == ([], ["fossology"])
     with connected(compat, "drover_frontend") as connection:
         assert FrontEnd(connection).job() > 0

@@ -7,9 +7,19 @@ import psycopg
 import pytest
 from psycopg.errors import CheckViolation, InsufficientPrivilege, NoDataFound, ObjectInUse
 
-from scheduler.database import migrate
 from tests.connection_tools import member
-from tests.fossology_tools import INSERT_EDGE, INSERT_STEP, RESET, SQL, FrontEnd, chain, commands, connected, finish
+from tests.fossology_tools import (
+    INSERT_EDGE,
+    INSERT_STEP,
+    RESET,
+    SQL,
+    FrontEnd,
+    build_views,
+    chain,
+    commands,
+    connected,
+    finish,
+)
 from tests.schema_tools import Connection, fetch_all, fetch_one
 
 TRIGGERS = [f"{what}_{view}" for view in ("job", "step", "edge") for what in ("insert", "update", "delete")]
@@ -89,7 +99,7 @@ def test_update_of_a_job_lets_in_no_more_than_its_insert(ui: FrontEnd, column: s
 
 
 def test_views_work_where_only_another_database_has_roles(database: str, database_with_roles: str) -> None:
-    migrate.apply_compat(database, "fossology")
+    build_views(database)
     with connected(database, "postgres") as connection:
         ui = FrontEnd(connection)
         _, (first, second) = chain(ui, "a", "b")

@@ -16,10 +16,10 @@ import pytest
 
 from scheduler.cli.command_table import COMMANDS
 from scheduler.cli.parser import parse
-from scheduler.database import migrate
 from scheduler.model.queue_filters import parse_filter
 from tests.config_tools import good
 from tests.database.test_jobqueue_manual import PFILE
+from tests.fossology_tools import build_views
 from tests.needs import need
 from tests.state_diagrams import MARK
 from tests.walk_pages import steps
@@ -240,7 +240,7 @@ def test_every_statement_runs_f23_f26(database_with_roles: str, example: Example
 
 @pytest.mark.parametrize("example", SQL_BELOW, ids=str)
 def test_statements_for_an_old_front_end_run_f27(database_with_roles: str, example: Example) -> None:
-    migrate.apply_compat(database_with_roles, "fossology")
+    build_views(database_with_roles)
     (statements,) = [step.printed for step in steps(example.text)]
     with psycopg.connect(database_with_roles) as admin:
         admin.execute((SCENE + statements).encode())

@@ -11,7 +11,7 @@ from scheduler.daemon.connections import PLANS
 from scheduler.database import migrate
 from scheduler.drivers.statements import load
 from scheduler.package_data import schema_dir
-from tests.role_tools import FRONTEND, SQL_ONLY, Login, insertable
+from tests.role_tools import FRONTEND, SQL_ONLY, Login, grant_roles, insertable
 from tests.schema_tools import fetch_all, fetch_one
 
 QUERIES = load((schema_dir() / "queries.sql").read_text())
@@ -35,7 +35,7 @@ order by 1, 2
 
 def test_roles_may_be_applied_again_and_change_nothing(database_with_roles: str, login: Login) -> None:
     before = fetch_all(login(""), GRANTS)
-    migrate.apply_roles(database_with_roles)
+    grant_roles(database_with_roles)
     assert fetch_all(login(""), GRANTS) == before
 
 
@@ -43,7 +43,7 @@ def test_applying_roles_again_takes_back_a_grant_too_many(database_with_roles: s
     before = fetch_all(login(""), GRANTS)
     login("").execute("grant update (jq_state) on drover.jobqueue to drover_frontend")
     login("").execute("grant select on drover.job to drover_msq")
-    migrate.apply_roles(database_with_roles)
+    grant_roles(database_with_roles)
     assert fetch_all(login(""), GRANTS) == before
 
 

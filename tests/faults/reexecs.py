@@ -116,8 +116,7 @@ def main(words: Sequence[str]) -> int:
     """Run the load on a database of its own, and print what became of it; 1 if anything was lost or done twice."""
     jobs, rows, times = map(int, words or ("20000", "10000", "20"))
     with in_memory() as conninfo, tempfile.TemporaryDirectory() as folder:
-        migrate.apply(conninfo)
-        migrate.apply_roles(conninfo)
+        migrate.update(conninfo)
         record = Path(folder) / "record"
         with start(config(record), conninfo) as daemon:
             outcome = load(daemon, record, jobs, rows, times, lambda text: print(text, flush=True))

@@ -74,8 +74,7 @@ def server(folder: Path, prefix: Sequence[str] = ()) -> Iterator[Server]:
     made = Server(folder, prefix)
     made.start()
     try:
-        migrate.apply(made.conninfo)
-        migrate.apply_roles(made.conninfo)
+        migrate.update(made.conninfo)
         yield made
     finally:
         if made.is_running():

@@ -73,8 +73,7 @@ def upgraded(former: Site, version: Version) -> Site:
 
 def upgrade(site: Site) -> None:
     """Do what `drover init --roles` of this version does."""
-    migrate.apply(site.database)
-    migrate.apply_roles(site.database)
+    migrate.update(site.database)
 
 
 def allow(site: Site, version: Version) -> None:

@@ -143,8 +143,7 @@ def ascii_database(postgres: str, database_with_roles: str) -> Iterator[str]:
             f"create database {name} template template0 encoding 'SQL_ASCII' lc_collate 'C' lc_ctype 'C'"
         )
         conninfo = make_conninfo(postgres, dbname=name)
-        migrate.apply(conninfo)
-        migrate.apply_roles(conninfo)
+        migrate.update(conninfo)
         yield conninfo
         connection.execute(f"drop database {name} with (force)")
 

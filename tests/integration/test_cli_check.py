@@ -6,8 +6,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from scheduler.database import migrate
 from tests.cli_tools import CONFIG, Drover, finish
+from tests.role_tools import grant_roles
 
 STATEMENTS = """
 db = "statements"
@@ -54,7 +54,7 @@ def test_check_warns_if_every_role_may_create_in_schema_public(
     monkeypatch.setenv("DROVER_DATABASE_URL", database_with_roles)
     with psycopg.connect(database_with_roles, autocommit=True) as connection:
         connection.execute("grant create on schema public to public")
-    migrate.apply_roles(database_with_roles)
+    grant_roles(database_with_roles)
     (warning,) = [line for line in drover("check").out.splitlines() if "schema public" in line]
     assert warning.startswith("WARN schema public: every role may create tables and functions there")
 

@@ -60,8 +60,7 @@ def own_server() -> Iterator[str]:
     """Yield a server that nobody else uses."""
     need("postgres")
     with temporary(durable=True) as conninfo:
-        migrate.apply(conninfo)
-        migrate.apply_roles(conninfo)
+        migrate.update(conninfo)
         yield conninfo
 
 
@@ -70,8 +69,7 @@ def test_a_daemon_follows_its_primary_to_the_replica_that_is_promoted(record: Pa
     with ExitStack() as stack:
         primary = stack.enter_context(ExitStack())
         here = primary.enter_context(temporary(durable=True))
-        migrate.apply(here)
-        migrate.apply_roles(here)
+        migrate.update(here)
         there = stack.enter_context(replica(here))
         synchronise(here)
         daemon = stack.enter_context(start(SLOW + HOST + agent("a", rec(record)), here, via=both(here, there)))

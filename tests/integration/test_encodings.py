@@ -66,8 +66,7 @@ def encoded(server: str, encoding: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def any_bytes(postgres: str) -> Iterator[str]:
     with encoded(postgres, "SQL_ASCII") as conninfo:
-        migrate.apply(conninfo)
-        migrate.apply_roles(conninfo)
+        migrate.update(conninfo)
         with psycopg.connect(conninfo, autocommit=True) as connection:
             connection.execute(ACTIVE.encode())
             connection.execute(FILL.encode())

@@ -97,8 +97,7 @@ def ascii_database(postgres: str, database_with_roles: str) -> Iterator[str]:
             "create database test_rows template template0 encoding 'SQL_ASCII' lc_collate 'C' lc_ctype 'C'"
         )
         conninfo = make_conninfo(postgres, dbname="test_rows")
-        migrate.apply(conninfo)
-        migrate.apply_roles(conninfo)
+        migrate.update(conninfo)
         yield conninfo
         connection.execute("drop database test_rows with (force)")
 

@@ -31,8 +31,7 @@ def win1252(postgres: str, database_with_roles: str, monkeypatch: pytest.MonkeyP
         conninfo = make_conninfo(postgres, dbname=name)
         with monkeypatch.context() as before:
             before.setattr(migrate, "ENCODINGS", ("WIN1252",))
-            migrate.apply(conninfo)
-            migrate.apply_roles(conninfo)
+            migrate.update(conninfo)
         yield conninfo
         connection.execute(f"drop database {name} with (force)")
 

@@ -87,8 +87,9 @@ def test_init_leaves_no_setting_in_a_connection_of_the_pooler_f100(one: str) -> 
     owner = make_conninfo(one, user="postgres")
     with psycopg.connect(owner, autocommit=True) as client:
         before = client.execute("show lock_timeout").fetchone()
-        migrate.apply(owner, patience_s=77)
-        migrate.apply_roles(owner, patience_s=77)
+        with migrate.changing(owner, patience_s=77) as connection:
+            migrate.apply_missing(connection)
+            migrate.apply_roles(connection)
         assert client.execute("show lock_timeout").fetchone() == before
 
 

@@ -57,8 +57,7 @@ def servers() -> Iterator[tuple[str, str]]:
     """Yield a server as a site has it, durable and with all grants, and its replica."""
     need("postgres")
     with temporary(durable=True) as conninfo:
-        migrate.apply(conninfo)
-        migrate.apply_roles(conninfo)
+        migrate.update(conninfo)
         with replica(conninfo) as there:
             yield conninfo, there
 
