@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -113,8 +114,12 @@ PRESENT: dict[str, Callable[[], bool]] = {
 
 def need(name: str) -> None:
     """Skip the calling test unless the machine has `name`; fail instead where all must be present."""
-    if PRESENT[name]():
-        return
+    if not PRESENT[name]():
+        lack(name, "the machine has none")
+
+
+def lack(name: str, reason: str) -> NoReturn:
+    """Skip the calling test for want of `name`; fail instead where all must be present."""
     if os.environ.get("DROVER_TEST_REQUIRE") == "all":
-        pytest.fail(f"this run requires {name}, and the machine has none")
-    pytest.skip(f"needs {name}")
+        pytest.fail(f"this run requires {name}: {reason}")
+    pytest.skip(f"needs {name}: {reason}")
