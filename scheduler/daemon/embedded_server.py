@@ -40,17 +40,15 @@ class EmbeddedServer:
             state = self._read()
         if state is None:
             return
+        is_another, self._pid = self._pid not in (0, state.pid), state.pid
         if state.trouble != self._trouble:
-            self._tell(state.trouble)
-        if self._pid not in (0, state.pid):
+            self._note(state.trouble)
+        if is_another:
             log_line("info", f"{NAME}: started again as {state.binaries}")
-        self._pid = state.pid
 
-    def _tell(self, trouble: str) -> None:
+    def _note(self, trouble: str) -> None:
         if trouble:
             log_line("warning", f"{NAME}: {trouble}")
-        else:
-            log_line("info", f"{NAME}: its files are in order again")
         if not self._trouble:
             self._since = self._loop.now
         self._trouble = trouble
