@@ -60,7 +60,7 @@ class Site:
 
     def said(self, text: str) -> None:
         """Wait until the daemon has logged this."""
-        deadline = time.monotonic() + LONG_PATIENCE_S
+        deadline = time.monotonic() + 2 * LONG_PATIENCE_S  # for a trial of binaries, too
         while text not in self.log.read_text():
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.02)
@@ -86,6 +86,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_daemon_goes_on_with_its_jobs_when_the_files_of_its_server_are_replaced(site: Site) -> None:
     done = site.folder / "done"
     with site.run() as daemon:
@@ -107,6 +108,7 @@ def test_daemon_goes_on_with_its_jobs_when_the_files_of_its_server_are_replaced(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_commands_and_log_name_a_server_whose_files_were_replaced_until_others_take_over(site: Site) -> None:
     site.keep_from_restart()
     with site.run() as daemon:
@@ -199,7 +201,7 @@ def _insert(site: Site, numbers: range, words: str) -> None:
 
 
 def _wait_for_end(site: Site) -> None:
-    deadline = time.monotonic() + LONG_PATIENCE_S
+    deadline = time.monotonic() + 2 * LONG_PATIENCE_S
     query = "select count(*) from drover.jobqueue where jq_state not in ('done', 'failed')"
     while True:
         with psycopg.connect(site.conninfo) as connection:
