@@ -740,14 +740,25 @@ select scheduler_host || '.' || scheduler_pid, null::interval, status_reason
    and scheduler_seen > now() - make_interval(secs => 2 * scheduler_lease)
  order by 1
 
--- name: connections_failed
--- Return the connections that the active scheduler cannot make.
+-- fragment: troubles
 select t.value ->> 'what',
        now() - status_updated + make_interval(secs => (t.value ->> 'seconds')::float8), t.value ->> 'reason'
   from drover.scheduler_status join drover.scheduler_group on group_owner = status_scheduler,
        jsonb_array_elements(status_parameter::jsonb -> 'troubles') t
  where group_name = :group and status_slot = -1 and group_lease_until > now()
+
+-- name: connections_failed
+-- Return the connections that the active scheduler cannot make.
+{{troubles}} and t.value ->> 'what' <> 'embedded database'
  order by 2 desc
+
+-- name: server_replaced
+-- Return what is wrong with the files of the embedded server, as the active scheduler sees it.
+{{troubles}} and t.value ->> 'what' = 'embedded database'
+
+-- name: use_plpgsql
+-- Have the session load the library of PL/pgSQL, as most triggers do: a server whose files were replaced may not.
+do 'begin end'
 
 -- Warnings of drover status: what slows or endangers the database. Each returns (who, age, what); parameters are those
 -- of health.Limits.

@@ -17,11 +17,19 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ExecStatus
 
 from scheduler.cli.config_files import with_logins
-from scheduler.cli.database_session import Session, conninfo_of_daemon, open_session, translated_errors, update_or_check
+from scheduler.cli.database_session import (
+    Session,
+    conninfo_of_daemon,
+    embedded_state_reader,
+    open_session,
+    translated_errors,
+    update_or_check,
+)  # fmt: skip
 from scheduler.cli.output import FAIL, OK, WARN, Finding
 from scheduler.database import migrate
 from scheduler.database.connect import ended
 from scheduler.drivers.libpq import login_of, readable, writable
+from scheduler.drivers.statements import FILES_REPLACED
 from scheduler.errors import ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
 from scheduler.model.sql_text import bind
@@ -47,6 +55,7 @@ ADVICE: Final = (
     (r"hot standby", "name the primary in {keys}"),
     (r"read-only", "name the primary in {keys} if this is a replica, else reset default_transaction_read_only"),
     (r"database \".*\" does not exist", "create it, or correct {keys}"),
+    (r"could not load library|could not access file|incompatible library", FILES_REPLACED),
 )  # fmt: skip
 OTHER_ADVICE: Final = "look into the log of the server, and correct {keys}"
 
@@ -69,7 +78,9 @@ def findings_in_database(config: Config, conninfo: str) -> Iterator[Finding]:
         yield from try_logins(config, conninfo_of_daemon(config, conninfo))
         raise
     yield OK, f"database {config.database.url if config.database.url == 'embedded' else 'reached'}, schema up to date"
+    yield from _server_files(config)
     with translated_errors(), open_session(conninfo) as session:
+        session.run("use_plpgsql")
         problem = "the database is read-only, but a scheduler must write"
         match session.rows("read_only"):
             case [(True, True)]:
@@ -84,6 +95,14 @@ def findings_in_database(config: Config, conninfo: str) -> Iterator[Finding]:
     with translated_errors(), open_session(conninfo) as session:
         yield from _warnings(session)
     yield from _statements(config, conninfo)
+
+
+def _server_files(config: Config) -> Iterator[Finding]:
+    """Yield from what the embedded server runs, and whether those files are still there."""
+    read = embedded_state_reader(config.database.url)
+    if read is None or (state := read()) is None:
+        return
+    yield (WARN, f"embedded server: {state.trouble}") if state.trouble else (OK, f"embedded server: {state.binaries}")
 
 
 def _warnings(session: Session) -> Iterator[Finding]:

@@ -7,11 +7,11 @@ it; any other is only checked, `drover init` changes it.
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, Final, LiteralString
+from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 import attrs
 import psycopg
@@ -22,14 +22,17 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.json import set_json_loads
 
 from scheduler.cli.config_files import EMBEDDED, is_embedded_url, with_password
-from scheduler.cli.output import Table
+from scheduler.cli.output import Table, warn
 from scheduler.database import migrate
 from scheduler.database.connect import connected
-from scheduler.drivers.statements import STANDARD, Query, setting, texts
+from scheduler.drivers.statements import STANDARD, Query, lacks_files, setting, texts
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
 from scheduler.model.sql_text import bind
 from scheduler.package_data import schema_dir
+
+if TYPE_CHECKING:
+    from scheduler.database.server_record import ServerState
 
 STATEMENT_FILES: Final = ("cli.sql", "web.sql", "metrics.sql")  # of the commands, the dashboard, the exporter
 # Of sessions that ask once: compiling takes seconds, reading 500,000 jobs 0.3 s.
@@ -270,15 +273,18 @@ def _people_login(config: Config) -> Iterator[tuple[Config, str]]:
 
 
 @contextmanager
-def running_database(config: Config) -> Iterator[str]:
-    """Yield the conninfo, whatever the schema; an embedded server runs for as long as the block lasts."""
+def running_database(config: Config, say: Callable[[str], None] = warn) -> Iterator[str]:
+    """Yield the conninfo, whatever the schema; an embedded server runs for as long as the block lasts.
+
+    `say` is called if that is started from other binaries than the first choice, since those do not run.
+    """
     url = config.database.url
     if not is_embedded_url(url):
         yield with_password(config, os.environ).database.url
         return
     from scheduler.database.embedded import join  # a slow import that other databases do not need
 
-    with join(_embedded_directory(url), durable=True) as conninfo:
+    with join(_embedded_directory(url), durable=True, say=say) as conninfo:
         yield conninfo
 
 
@@ -290,6 +296,15 @@ def database_locks(config: Config) -> list[int]:
     from scheduler.database.embedded import keep  # as above
 
     return [keep(_embedded_directory(url))]
+
+
+def embedded_state_reader(url: str) -> "Callable[[], ServerState | None] | None":
+    """Return what reads from what the embedded server of a url runs; None if the database is another."""
+    if not is_embedded_url(url):
+        return None
+    from scheduler.database.embedded import read_state  # as above
+
+    return partial(read_state, _embedded_directory(url))
 
 
 def embedded_is_running(url: str) -> bool:
@@ -344,5 +359,7 @@ def translated_errors(next_step: str = BE_ANOTHER) -> Iterator[None]:
                 hint = f"; {error.diag.message_hint.rstrip('.')}" if error.diag.message_hint else ""
                 raise ConfigError(f"the database refuses it: {said}{hint}") from error
             case psycopg.OperationalError():
-                raise WorldError(f"database not reachable: {error}; {migrate.advice(error)}") from error
+                raise WorldError(migrate.unreachable(error)) from error
+        if lacks_files(str(error), error.sqlstate):
+            raise WorldError(migrate.unreachable(error)) from error
         raise BugError(f"{type(error).__name__}: {error}: report this") from error

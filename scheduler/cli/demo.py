@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from scheduler.cli.output import printable
+from scheduler.cli.output import printable, warn
 from scheduler.database import embedded, migrate
 from scheduler.errors import ConfigError, WorldError
 from scheduler.model.config import Config
@@ -71,10 +71,10 @@ def run_demo(options: Namespace, config: Config) -> int:
     with ExitStack() as stack:
         if options.keep:
             home = Path(tempfile.mkdtemp(prefix="drover-demo."))
-            conninfo = stack.enter_context(embedded.join(home / "pg", durable=True))
+            conninfo = stack.enter_context(embedded.join(home / "pg", durable=True, say=warn))
         else:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drover-demo.")))
-            conninfo = stack.enter_context(embedded.temporary())
+            conninfo = stack.enter_context(embedded.temporary(say=warn))
         url = f"embedded:{home / 'pg'}" if options.keep else conninfo
         config_file = _write_config(home, url, options.agents or os.cpu_count() or 1)
         connection = stack.enter_context(psycopg.connect(conninfo, autocommit=True))

@@ -15,6 +15,7 @@ import psycopg
 
 from scheduler.cli.database_session import NOTHING, Session, connect
 from scheduler.cli.output import as_json, cell, printable
+from scheduler.drivers.statements import FILES_REPLACED, lacks_files
 from scheduler.errors import DroverError
 from scheduler.model.config import Config
 
@@ -72,6 +73,8 @@ OF_GROUP: Final = (  # the worst first
           "mend it in the database; the scheduler tries again, and goes on by itself"),
     Check("connection", "connections_failed",
           "it is tried again by itself; run drover check where the scheduler runs: it says what to do"),
+    Check("server files", "server_replaced",
+          "if it stays so, install the binaries that are named, and look into the log beside its data"),
 )  # fmt: skip
 OF_DATABASE: Final = (
     Check("impossible", "impossible_rows", "report it"),
@@ -167,6 +170,7 @@ def group_warnings(session: Session, group: str) -> Iterator[Row]:
 
 def database_warnings(session: Session, limits: Limits) -> Iterator[Row]:
     """Yield everything that is wrong with the database at this moment; a check that fails is a warning itself."""
+    yield from _unusable_sessions(session)
     values = asdict(limits)
     may_not = {"impossible"} if session.access["impossible"] == NOTHING else set()
     for kind, statement, next_step in (check for check in OF_DATABASE if check.kind not in may_not):
@@ -178,3 +182,14 @@ def database_warnings(session: Session, limits: Limits) -> Iterator[Row]:
             found = [("nobody", None, f"could not be looked for: {error.diag.message_primary or error}")]
         for who, age, what, *own in found:
             yield kind, who, age, what, own[0] if own else next_step
+
+
+def _unusable_sessions(session: Session) -> Iterator[Row]:
+    """Yield that the server cannot load its libraries into new sessions, since an upgrade replaced them below it."""
+    try:
+        with session.connection.transaction(force_rollback=True):
+            session.run("use_plpgsql")
+    except psycopg.Error as error:
+        if not lacks_files(str(error), error.sqlstate):
+            return  # the role may not
+        yield "database", "new sessions", None, error.diag.message_primary or str(error), FILES_REPLACED

@@ -24,6 +24,7 @@ from scheduler.cli.database_session import (
     connect,
     conninfo_of_daemon,
     database_locks,
+    embedded_state_reader,
     open_session,
     running_database,
     translated_errors,
@@ -103,7 +104,8 @@ def _serve(
     program = upgrade.started_program(environment, takeover.document if takeover and is_from_exec else None)
     manager = pop_manager(os.environ)
     kept_agents = inheritance.kept_agents(config, manager, takeover, options.read_stdin)
-    with running_database(config) as conninfo:  # before the guardian: others may use that server when we are gone
+    say = partial(log.LOG.warning, "%s")
+    with running_database(config, say) as conninfo:  # before the guardian: others may use that server when we are gone
         if not _wait_for_database(config, conninfo, _end_of_lease(takeover)):
             inheritance.give_up("the schema is out of date, and the lease ends before drover init was run")
             takeover, config = None, own
@@ -119,6 +121,7 @@ def _serve(
                 config, conninfo_of_daemon(config, conninfo), reads_stdin=options.read_stdin, manager=manager,
                 has_guardian=has_guardian, quits_if_served=options.quits, read=read, program=program,
                 locks=locks, takeover=takeover, kept_agents=kept_agents, survivors=survivors,
+                read_server=embedded_state_reader(config.database.url),
             )  # fmt: skip
             if guardian_fd is not None:
                 daemon.loop.register(guardian_fd, EPOLLIN, partial(_guardian_ended, daemon.loop, guardian_fd))

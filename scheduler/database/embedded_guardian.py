@@ -3,7 +3,8 @@
 Touches the processes of the server, its files and its socket; decides only when to start and when to stop;
 refuses to know who the users are: it sees only that their lock on `users` is gone (embedded.py describes
 the locks). Should the guardian itself be killed, the kernel sends postgres SIGINT, its fast shutdown; should
-postgres be killed, the guardian starts it again at the same address.
+postgres be killed, or its files be replaced below it (replaced_files.py), the guardian starts it again at the same
+address.
 """
 
 import fcntl
@@ -21,7 +22,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler.database.postgres_binaries import Binaries, cluster_major, examine
+from scheduler.database.replaced_files import INITDB, LOOK_S, TRIAL, FileWatch, usable
+from scheduler.database.server_record import remove_record
+
 LIMIT_S = 60.0  # for each wait: to join, to create the cluster, to start, to stop
+UNUSED, DEAD = "unused", "dead"  # why a server is not waited for any more
 RESTART_S = 1.0  # between the death of a server and the next one
 PORT = 5432  # only names the socket: there is no TCP
 
@@ -30,7 +36,6 @@ SOCKET_PLACE = re.compile(r"/[A-Za-z0-9._/+-]{1,91}")
 SOCKET_NAMES = (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock")
 SETTINGS = ("-h", "", "-p", str(PORT))
 FAST_SETTINGS = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
-INITDB = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions")
 ALONE = ("--single", "-j", "-c", "exit_on_error=true")
 ACCOUNTS = ("postgres", "nobody")
 
@@ -72,29 +77,63 @@ def _guard(spec: ServerSpec, server: int) -> None:
     unused = _readable_when_unused(spec.directory / "users")
     prefix, owner = _privileges()
     _chown(spec.directory, owner)
+    shutil.rmtree(spec.directory / TRIAL, ignore_errors=True)
     _initialise(spec, prefix, server)
     sockets = _make_sockets(spec.directory, owner)
-    postgres = [str(spec.binaries / "postgres"), "-D", str(spec.directory / "data"), "-k", str(sockets), *SETTINGS]
-    fast = [] if spec.durable else FAST_SETTINGS
-    _serve([*prefix, *DIES_WITH_PARENT, str(os.getpid()), *postgres, *fast], unused, server)
+    _serve(spec, prefix, sockets, unused, server)
     _remove_sockets(spec.directory)
+    remove_record(spec.directory)
     if spec.temporary:
         shutil.rmtree(spec.directory, ignore_errors=True)
 
 
-def _serve(argv: list[str], unused: int, server: int) -> None:
-    """Run the server until it is unused; again if it was killed, not if it failed or was stopped."""
-    was_killed = False
+def _serve(spec: ServerSpec, prefix: list[str], sockets: Path, unused: int, server: int) -> None:
+    """Run the server until it is unused; again if it was killed or its files replaced, not if it failed or was stopped.
+
+    Once it was started again, it is so whatever ends it: the files may be replaced at that moment.
+    """
+    binaries = examine(spec.binaries)
+    major = cluster_major(spec.directory / "data") or binaries.major
+    was_started_again = False
     while True:
-        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, pass_fds=(server,))
-        death = os.pidfd_open(child.pid)
-        ready = select.select([unused, death], [], [])[0]
+        watch = FileWatch(spec.directory, binaries, prefix, server)
+        child = _start(spec, binaries, prefix, sockets, server)
+        end = _end_of(child, unused, watch)
+        if end is UNUSED or isinstance(end, Binaries):
+            _stop(child)
+        if end is UNUSED:
+            return
+        if isinstance(end, Binaries):
+            binaries, was_started_again = end, True
+            continue
+        was_started_again = child.wait() < 0 or was_started_again
+        if not was_started_again or select.select([unused], [], [], RESTART_S)[0]:
+            return
+        binaries = usable(binaries.place, major)
+
+
+def _start(
+    spec: ServerSpec, binaries: Binaries, prefix: list[str], sockets: Path, server: int
+) -> subprocess.Popen[bytes]:
+    postgres = [str(binaries.place / "postgres"), "-D", str(spec.directory / "data"), "-k", str(sockets), *SETTINGS]
+    fast = [] if spec.durable else FAST_SETTINGS
+    argv = [*prefix, *DIES_WITH_PARENT, str(os.getpid()), *postgres, *fast]
+    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, pass_fds=(server,))
+
+
+def _end_of(child: subprocess.Popen[bytes], unused: int, watch: FileWatch) -> str | Binaries:
+    """Wait until the server is unused or dead, or other binaries are to take over, and return that."""
+    death = os.pidfd_open(child.pid)
+    try:
+        while True:
+            ready = select.select([unused, death], [], [], LOOK_S)[0]
+            if ready:
+                return UNUSED if unused in ready else DEAD
+            with suppress(OSError):  # too many open files, most likely; the next look may find it better
+                if successor := watch.look():
+                    return successor
+    finally:
         os.close(death)
-        if unused in ready:
-            return _stop(child)
-        was_killed = child.wait() < 0 or was_killed
-        if not was_killed or select.select([unused], [], [], RESTART_S)[0]:
-            return None
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

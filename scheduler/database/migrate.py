@@ -21,7 +21,7 @@ from psycopg.conninfo import make_conninfo
 
 from scheduler.database.connect import connected
 from scheduler.database.schema_locks import LEASES, PATIENCE_S, holder, lock_all, lock_migrations, set_patience
-from scheduler.drivers.statements import STANDARD, setting
+from scheduler.drivers.statements import FILES_REPLACED, STANDARD, lacks_files, setting
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, SchemaOutdatedError, WorldError
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import VERBS
@@ -402,15 +402,25 @@ def _told(next_step: str) -> Iterator[None]:
     except psycopg.errors.QueryCanceled as error:
         raise DatabaseAbsentError(cancelled(error)) from error
     except psycopg.OperationalError as error:
-        raise DatabaseAbsentError(f"database not reachable: {error}; {advice(error)}") from error
+        raise DatabaseAbsentError(unreachable(error)) from error
+    except psycopg.InternalError as error:
+        if lacks_files(str(error), error.sqlstate):
+            raise DatabaseAbsentError(unreachable(error)) from error
+        raise
     except psycopg.ProgrammingError as error:
         raise ConfigError(f"database: {error}; check [database] url") from error
 
 
-def advice(error: psycopg.Error) -> str:
-    """Return what to do next when a database is not reached: a role of ours that is missing is not a wrong url."""
+def unreachable(error: psycopg.Error) -> str:
+    """Return why a database is not reached, or not usable, and what to do next.
+
+    Neither a role of ours that is missing nor a server whose files were replaced is a wrong url.
+    """
+    if lacks_files(str(error), error.sqlstate):
+        return f"database not usable: {error}; {FILES_REPLACED}"
     is_role = 'role "drover_' in str(error) and "does not exist" in str(error)
-    return "run drover init --roles by a login that may create roles" if is_role else "check [database] url"
+    advice = "run drover init --roles by a login that may create roles" if is_role else "check [database] url"
+    return f"database not reachable: {error}; {advice}"
 
 
 @contextmanager
@@ -421,6 +431,8 @@ def _blamed(connection: psycopg.Connection, name: str) -> Iterator[None]:
     except (psycopg.OperationalError, psycopg.errors.InsufficientPrivilege):
         raise
     except psycopg.Error as error:
+        if lacks_files(str(error), error.sqlstate):
+            raise
         raise BugError(f"{name}: {error}: nothing was applied; report this, with {server(connection)}") from error
 
 

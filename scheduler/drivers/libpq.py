@@ -20,7 +20,18 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until, ready
-from scheduler.drivers.statements import Answer, Done, Failure, Query, Rows, Sink, one_line, read_failure, read_rows
+from scheduler.drivers.statements import (
+    Answer,
+    Done,
+    Failure,
+    Query,
+    Rows,
+    Sink,
+    explained,
+    one_line,
+    read_failure,
+    read_rows,
+)
 from scheduler.errors import WorldError
 
 CONNECT_LIMIT_S: Final = 15.0
@@ -79,14 +90,14 @@ def _connect(parameters: dict[str, Any], deadline: float) -> Steps[pq.abc.PGconn
     pg = pq.PGconn.connect_start(make_conninfo("", **parameters).encode())
     try:
         if pg.status == pq.ConnStatus.BAD:
-            raise UnreachableError(pg.get_error_message())
+            raise UnreachableError(explained(pg.get_error_message()))
         state: int = pq.PollingStatus.WRITING
         while state in EVENTS:
             # libpq may close the descriptor and open another one under the same number: `ready` forgets it each time
             yield from ready(pg.socket, EVENTS[state], deadline)
             state = pg.connect_poll()
         if state != pq.PollingStatus.OK:
-            raise UnreachableError(pg.get_error_message())
+            raise UnreachableError(explained(pg.get_error_message()))
     except BaseException:
         pg.finish()
         raise

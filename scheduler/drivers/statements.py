@@ -21,6 +21,12 @@ from scheduler.model.sql_text import bind
 if TYPE_CHECKING:
     from scheduler.model.queue_requests import Cells  # commands need none of it
 
+FILES_REPLACED: Final = (
+    "the files of the PostgreSQL server were replaced or removed while it runs, as by an upgrade: "
+    "restart the server; the embedded one is started again by itself within a minute"
+)
+_UNLOADABLE: Final = re.compile("could not load library|could not access file|incompatible library")
+_LIBRARY: Final = re.compile(r"\$libdir|\.so\b")  # in a message in another language
 NOTIFY_FULL: Final = "too many notifications in the NOTIFY queue"
 
 STANDARD: Final[dict[LiteralString, LiteralString]] = {
@@ -282,8 +288,21 @@ def read_failure(result: pq.abc.PGresult) -> Failure:
     field = pq.DiagnosticField
     wanted = (field.SQLSTATE, field.MESSAGE_PRIMARY, field.STATEMENT_POSITION, field.SOURCE_FILE)
     state, message, position, source = ((result.error_field(key) or b"").decode("utf-8", "replace") for key in wanted)
-    text = one_line(message or result.get_error_message())
+    text = explained(one_line(message or result.get_error_message()), state)
     return Failure(state or None, text, position=int(position) if position else None, source=source or None)
+
+
+def explained(text: str, state: str | None = None) -> str:
+    """Return what a server says, and what that means if it cannot load its own libraries."""
+    return f"{text}; {FILES_REPLACED}" if lacks_files(text, state) else text
+
+
+def lacks_files(text: str, state: str | None = None) -> bool:
+    """Return whether a server says that it cannot load its own libraries; `state` is the SQLSTATE, if it gave one.
+
+    58P01 is also said of a file that a statement names; after a log-in that fails there is none.
+    """
+    return _UNLOADABLE.search(text) is not None or (state == "58P01" and _LIBRARY.search(text) is not None)
 
 
 def one_line(text: str) -> str:
