@@ -1901,9 +1901,12 @@ returning drover.notify('drover_change', '')
 select nextval('drover.jobqueue_jq_pk_seq')
 
 -- name: insert_stdin_job
--- Insert the job for a line of `drover run -I` under a number that was chosen before, so that it can be sent again.
+-- Insert the job for a line of `drover run -I` under a number that was chosen before, so that it can be sent again. A
+-- transaction that inserts into a queue of limited length is waited for, but for less time than the lease lasts.
 insert into drover.jobqueue (jq_pk, jq_type, jq_args, jq_urgent) overriding system value
-values (:pk::bigint, :type::text, :args::text, :urgent::boolean) on conflict (jq_pk) do nothing
+select :pk::bigint, :type::text, :args::text, :urgent::boolean
+ where set_config('lock_timeout', '200ms', true) is not null
+    on conflict (jq_pk) do nothing
 
 -- name: read_stdin_ends
 -- Return which of these jobs have ended or were removed, their state and end text, and whether they succeeded.

@@ -192,6 +192,15 @@ begin
   return chunks;
 end $$;
 
+CREATE FUNCTION drover.as_tried(job jsonb, trial text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select drover.without_attributes(job)
+         || case when job ->> 'jq_unique_key' is null then '{}' else jsonb_build_object(
+              'jq_unique_key', trial || md5(job ->> 'jq_unique_key') || substr(job ->> 'jq_unique_key', 69)) end
+$$;
+
 CREATE FUNCTION drover.attributes_of(asked text, OUT key text, OUT value text, OUT n bigint) RETURNS SETOF record
     LANGUAGE sql IMMUTABLE
     SET search_path TO 'drover', 'pg_temp'
@@ -648,6 +657,28 @@ begin
   end if;
 end $$;
 
+CREATE FUNCTION drover.enter_queue(name text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  limits text;
+begin
+  perform from gate where gate_name = 'queue ' || name for update skip locked;
+  if found then
+    return;
+  end if;
+  limits := drover.wait_at_most('2s');
+  begin
+    perform drover.enter('queue ' || name);
+  exception when lock_not_available then
+    raise exception 'queue %: another transaction that inserts into it has not ended', name
+      using errcode = 'lock_not_available', constraint = 'queue_max_length',
+            hint = 'Its length is limited, so one transaction inserts at a time: try again when that one has ended.';
+  end;
+  perform set_config('lock_timeout', limits, true);
+end $$;
+
 CREATE TABLE drover.jobqueue (
     jq_pk bigint NOT NULL,
     jq_job_fk bigint,
@@ -774,18 +805,6 @@ CREATE FUNCTION drover.escape(value text) RETURNS text
                 else c end, '' order by n), '')
     from string_to_table(value, null) with ordinality as t(c, n)
 $_$;
-
-CREATE FUNCTION drover.expect_subscriptions() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'drover', 'pg_temp'
-    AS $$
-begin
-  if not drover.has_subscriptions() then
-    perform drover.enter('has_subscriptions');  -- two cannot replace it at once
-    perform drover.set_has_subscriptions(true);
-  end if;
-  return null;
-end $$;
 
 CREATE FUNCTION drover.expect_tenants() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1029,11 +1048,13 @@ CREATE FUNCTION drover.forget_events(beyond bigint, most integer) RETURNS bigint
 declare
   until bigint;
 begin
-  delete from subscription s
-   where sub_expires < now() - interval '1 day'
-      or sub_scope = 'job' and not exists (select from jobqueue where jq_pk = sub_of::bigint)
-         and not exists (select from delivery where del_sub = sub_pk and del_state in ('waiting', 'sent'));
-  perform drover.forget_subscriptions() where drover.has_subscriptions();
+  delete from subscription
+   where sub_pk = any (array(
+     select sub_pk from subscription
+      where sub_expires < now() - interval '1 day'
+         or sub_scope = 'job' and not exists (select from jobqueue where jq_pk = sub_of::bigint)
+            and not exists (select from delivery where del_sub = sub_pk and del_state in ('waiting', 'sent'))
+        for update skip locked));
   select max(ev_pk) into until from (select ev_pk from event where ev_pk > beyond order by ev_pk limit most) e
   having count(*) = most;
   delete from event
@@ -1046,6 +1067,7 @@ begin
      and (not exists (select from event where ev_pk = del_event)
           or del_state = 'waiting' and not exists (select from subscription where sub_pk = del_sub));
   delete from dead_letter where dead_date < now() - interval '30 days';
+  perform drover.forget_subscriptions() where drover.has_subscriptions();  -- at the end: it locks out who ends jobs
   return until;
 end $$;
 
@@ -1054,8 +1076,10 @@ CREATE FUNCTION drover.forget_subscriptions() RETURNS void
     AS $$
 begin
   if not exists (select from drover.subscription) then
-    lock table drover.subscription in share mode nowait;
-    perform drover.set_has_subscriptions(false) where not exists (select from drover.subscription);
+    lock table drover.subscription, drover.subscription_key in access exclusive mode nowait;
+    if not exists (select from drover.subscription) then
+      truncate drover.subscription, drover.subscription_key;
+    end if;
   end if;
 exception when lock_not_available then
   return;  -- the next look is in a minute
@@ -1084,8 +1108,8 @@ begin
 end $$;
 
 CREATE FUNCTION drover.has_subscriptions() RETURNS boolean
-    LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$select false$$;
+    LANGUAGE sql PARALLEL SAFE
+    AS $$select pg_catalog.pg_relation_size('drover.subscription'::pg_catalog.regclass) > 0$$;
 
 CREATE FUNCTION drover.has_token(job drover.jobqueue) RETURNS boolean
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -1137,7 +1161,7 @@ end $$;
 CREATE FUNCTION drover.install_routes() RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
-    SET lock_timeout TO '1500ms'
+    SET lock_timeout TO '500ms'
     AS $$
 declare
   body text;
@@ -1185,6 +1209,17 @@ CREATE FUNCTION drover.is_member(who name, of_role name) RETURNS boolean
   select exists (
     select from pg_catalog.pg_roles m join pg_catalog.pg_roles r on r.rolname = of_role
      where m.rolname = who and (m.oid = r.oid or not m.rolsuper and pg_has_role(m.oid, r.oid, 'member')))
+$$;
+
+CREATE FUNCTION drover.is_of_scheduler(submitter name) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select coalesce(bool_or(pg_has_role(w.oid, r.oid, 'member')), false)
+    from pg_catalog.pg_roles w, pg_catalog.pg_roles r
+   where w.rolname = submitter
+     and (r.rolname = 'drover_scheduler'
+          or r.oid = (select relowner from pg_catalog.pg_class where oid = 'drover.jobqueue'::regclass))
 $$;
 
 CREATE FUNCTION drover.is_over(what text) RETURNS boolean
@@ -1528,15 +1563,16 @@ begin
   for one in
     select distinct queue_name as name, queue_max_length as most
       from queue join arrived on jq_queue = queue_name
-     where queue_max_length is not null and jq_type not in ('command', 'cleanup', 'notify')
-       and coalesce(jq_unique_key not like 'drover.tester.%', true)
+     where queue_max_length is not null and jq_type not in ('command', 'cleanup')
+       and case when jq_type = 'notify' or jq_unique_key like 'drover.tester.%'
+                then not drover.is_of_scheduler(jq_submitter) else true end
      order by queue_name
   loop
-    perform drover.enter('queue ' || one.name);
+    perform drover.enter_queue(one.name);
     waiting := drover.waiting_in(one.name, one.most + 1);
     if waiting > one.most then
       raise exception 'queue % is full: at most % jobs may wait in it', one.name, one.most
-        using errcode = 'check_violation',
+        using errcode = 'check_violation', constraint = 'queue_max_length',
               hint = 'Try again when some have started, or have an operator raise it: drover queue length.';
     end if;
   end loop;
@@ -1706,6 +1742,8 @@ declare
   by_record boolean := old.jq_state = 'queued' and new.jq_attempt > old.jq_attempt and new.jq_type <> 'command';
   was       boolean := drover.is_claimable(old) and not by_record;
   is_so     boolean := drover.is_claimable(new);
+  is_tester boolean := case when new.jq_unique_key like 'drover.tester.%'
+                            then drover.is_of_scheduler(new.jq_submitter) else false end;
 begin
   if old.jq_state <> new.jq_state then
     if not (case old.jq_state
@@ -1728,7 +1766,7 @@ begin
      where jq_pk = new.jq_pk and (jq_not_after is not null or jq_unique_key is not null);
     if old.jq_state = 'blocked' then
       delete from drover.blocked where blocked_jq_fk = old.jq_pk;
-    elsif new.jq_state = 'blocked' and new.jq_unique_key like 'drover.tester.%' then
+    elsif new.jq_state = 'blocked' and is_tester then
       update drover.jobqueue  -- its answer is that the condition is still there: it does not wait for one itself
          set jq_state = 'cancelled', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(),
              jq_end_bits = 2, jq_wait_until = null
@@ -1736,8 +1774,7 @@ begin
     elsif new.jq_state = 'blocked' then
       perform drover.enter_recovery(new);
     end if;
-    perform drover.notify('drover_recovery', '')  -- a tester has an answer
-      where new.jq_unique_key like 'drover.tester.%' and new.jq_endtime is not null;
+    perform drover.notify('drover_recovery', '') where is_tester and new.jq_endtime is not null;  -- it has an answer
   end if;
   if was and (not is_so or (old.jq_queue, coalesce(old.jq_host, ''), old.jq_urgent, old.jq_priority, old.jq_queued)
                            <> (new.jq_queue, coalesce(new.jq_host, ''), new.jq_urgent, new.jq_priority,
@@ -2628,6 +2665,7 @@ declare
   busy bigint[];
   made bigint[];
 begin
+  perform drover.wait_at_most('200ms');
   select * into s from schedule where schedule_name = name for no key update skip locked;
   started := false;
   if not found then
@@ -2656,6 +2694,9 @@ CREATE FUNCTION drover.schedule_mistake(job jsonb) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     AS $$
+declare
+  trial text := gen_random_uuid();
+  what  text;
 begin
   if job ->> 'jq_type' = 'command' and drover.word(job ->> 'jq_args', 1) = 'schedule-run' then
     return 'a schedule runs no other one: give it the job of that one, or the same times';
@@ -2665,28 +2706,25 @@ begin
   end if;
   if jsonb_typeof(job -> 'jobs') = 'array' then
     job := jsonb_set(job, '{jobs}', (
-      select coalesce(jsonb_agg(drover.without_attributes(one) order by n), '[]')
+      select coalesce(jsonb_agg(case when jsonb_typeof(one) = 'object' then drover.as_tried(one, trial) else one end
+                                order by n), '[]')
         from jsonb_array_elements(job -> 'jobs') with ordinality as t(one, n)));
-  else
-    job := drover.without_attributes(job);
+  elsif jsonb_typeof(job) = 'object' then
+    job := drover.as_tried(job, trial);
   end if;
+  perform drover.wait_at_most('10ms');
   perform drover.queue_scheduled(job, session_user, '{}');
   raise exception using errcode = 'DR000';
 exception
-  when sqlstate 'DR000' then return null;
+  when sqlstate 'DR000' or lock_not_available then return null;
   when others then
-    if sqlstate ~ '^(22|23|42|P0)' then
+    get stacked diagnostics what = constraint_name;
+    if what = 'queue_max_length' then
+      return null;
+    elsif sqlstate ~ '^(22|23|42|P0)' then
       return sqlerrm;
     end if;
     raise;
-end $$;
-
-CREATE FUNCTION drover.set_has_subscriptions(is_so boolean) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  execute format('create or replace function drover.has_subscriptions() returns boolean language sql stable '
-                 'parallel safe as %L', 'select ' || is_so);
 end $$;
 
 CREATE FUNCTION drover.settle(parents bigint[], beyond bigint, most integer, waits boolean, OUT released integer, OUT unsettled bigint[], OUT place bigint, OUT locked bigint[]) RETURNS record
@@ -2826,42 +2864,56 @@ begin
   if not found then
     return;
   end if;
-  foreach at in array starts loop
-    insert into schedule_start (start_schedule, start_due_at) values (name, at) on conflict do nothing;
-    continue when not found;
-    wrong := null;
-    made := '{}';
-    busy := array(select jq_pk from jobqueue where jq_pk = any (s.schedule_jobs) and jq_endtime is null);
-    if busy <> '{}' and s.schedule_overlap = 'skip' then
-      wrong := 'skipped: job ' || busy[1] || ' of the start before has not ended';
-    else
-      begin
-        made := drover.queue_scheduled(s.schedule_job, s.schedule_submitter, busy);
-        s.schedule_jobs := made;
-        started := started + 1;
-      exception when others then
-        if sqlstate !~ '^(22|23|42|P0)' then
-          raise;  -- no fault of the job: a lock, a full disk
-        end if;
-        wrong := 'not queued: ' || sqlerrm;
-      end;
-    end if;
-    update schedule_start set start_jobs = made, start_text = wrong where start_schedule = name and start_due_at = at;
-    said := coalesce(wrong, said);
-    s.schedule_last := at;
-  end loop;
-  delete from schedule_start
-   where start_schedule = name and start_due_at < s.schedule_last and start_due_at < now() - interval '1 day'
-     and start_at < now() - interval '1 day';
-  update schedule
-     set schedule_next = next, schedule_due = due, schedule_computed = now(), schedule_last = s.schedule_last,
-         schedule_jobs = s.schedule_jobs, schedule_reason = coalesce(said, start_schedule.reason)
-   where schedule_name = name;
-  is_moved := true;
-exception when others then
-  is_moved := false;
-  started := 0;
-  said := 'tried again later: ' || sqlerrm;
+  perform drover.wait_at_most('200ms');
+  begin
+    foreach at in array starts loop
+      insert into schedule_start (start_schedule, start_due_at) values (name, at) on conflict do nothing;
+      continue when not found;
+      wrong := null;
+      made := '{}';
+      busy := array(select jq_pk from jobqueue where jq_pk = any (s.schedule_jobs) and jq_endtime is null);
+      if busy <> '{}' and s.schedule_overlap = 'skip' then
+        wrong := 'skipped: job ' || busy[1] || ' of the start before has not ended';
+      else
+        begin
+          made := drover.queue_scheduled(s.schedule_job, s.schedule_submitter, busy);
+          s.schedule_jobs := made;
+          started := started + 1;
+        exception when others then
+          if sqlstate !~ '^(22|23|42|P0)' then
+            raise;  -- no fault of the job: a lock, a full disk
+          end if;
+          wrong := 'not queued: ' || sqlerrm;
+        end;
+      end if;
+      update schedule_start set start_jobs = made, start_text = wrong
+       where start_schedule = name and start_due_at = at;
+      said := coalesce(wrong, said);
+      s.schedule_last := at;
+    end loop;
+    delete from schedule_start
+     where start_schedule = name and start_due_at < s.schedule_last and start_due_at < now() - interval '1 day'
+       and start_at < now() - interval '1 day';
+    update schedule
+       set schedule_next = next, schedule_due = due, schedule_computed = now(), schedule_last = s.schedule_last,
+           schedule_jobs = s.schedule_jobs, schedule_reason = coalesce(said, start_schedule.reason)
+     where schedule_name = name;
+    is_moved := true;
+  exception
+    when lock_not_available then
+      get stacked diagnostics wrong = constraint_name;
+      said := 'tried again later: ' || case when wrong = '' then
+        'a transaction that has not ended has a lock on what it queues: its jq_unique_key, or a job that it waits for'
+        else sqlerrm end;
+    when others then
+      said := 'tried again later: ' || sqlerrm;
+  end;
+  if not is_moved then
+    started := 0;
+    perform drover.wait_at_most('1ms');
+    update schedule set schedule_due = now() + interval '1 second', schedule_reason = said where schedule_name = name;
+    said := nullif(said, s.schedule_reason);
+  end if;
 end $$;
 
 CREATE FUNCTION drover.subscribe(kind text DEFAULT 'all'::text, job bigint DEFAULT NULL::bigint, owner name DEFAULT NULL::name, tenant text DEFAULT NULL::text, is_site boolean DEFAULT false, targets text[] DEFAULT '{}'::text[], ttl interval DEFAULT NULL::interval, most integer DEFAULT NULL::integer, secret text DEFAULT NULL::text, OUT subscription bigint, OUT made_secret text) RETURNS record
@@ -3045,6 +3097,19 @@ begin
     return true;
   end if;
   return false;
+end $$;
+
+CREATE FUNCTION drover.wait_at_most(most text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  limits text := current_setting('lock_timeout');
+begin
+  if limits = '0' or limits::interval > most::interval then
+    perform set_config('lock_timeout', most, true);
+  end if;
+  return limits;
 end $$;
 
 CREATE FUNCTION drover.waiting_in(queue_name text, most integer) RETURNS bigint
@@ -5180,8 +5245,6 @@ CREATE TRIGGER schedule_prepare BEFORE INSERT OR UPDATE OF schedule_at, schedule
 CREATE TRIGGER schedule_wake AFTER INSERT OR UPDATE OF schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_jitter, schedule_enabled ON drover.schedule FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
 CREATE TRIGGER scheduler_group_taken_by_older AFTER UPDATE OF group_owner ON drover.scheduler_group FOR EACH ROW WHEN ((new.group_owner IS DISTINCT FROM old.group_owner)) EXECUTE FUNCTION drover.show_all_in_hand();
-
-CREATE TRIGGER subscription_is_expected AFTER INSERT ON drover.subscription FOR EACH STATEMENT EXECUTE FUNCTION drover.expect_subscriptions();
 
 CREATE TRIGGER tenant_is_expected AFTER INSERT OR DELETE ON drover.tenant FOR EACH STATEMENT EXECUTE FUNCTION drover.expect_tenants();
 

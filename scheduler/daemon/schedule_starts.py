@@ -18,7 +18,7 @@ from scheduler.policy.schedules import Plan, Schedule, plan
 
 MOST: Final = 200  # schedules of one pass
 LATE_S: Final = 30.0  # what is later by more was missed, though the daemon lives: it or the clock jumped
-LOCKED_S: Final = 1.0  # until a schedule is tried again that is locked, or that the database refused
+LOCKED_S: Final = 1.0  # until a schedule is tried again that is locked, or whose start finds what it needs locked
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -34,12 +34,12 @@ def start_due(ask: Ask) -> Steps[float | None]:
     answers = (yield from ask("start_schedules", rows=to_json(rows))) if rows else []
     for cell, is_moved, started, said in answers:
         name = (cell or b"").decode()
-        _log(name, plans[name], int(started or 0), said)
         if is_moved != b"t":
             waits.append(LOCKED_S)
         elif (due := plans[name].due) is not None:
             waits.append((due - now).total_seconds())
-    if len(schedules) >= MOST:
+        _log(name, plans[name], is_moved == b"t", int(started or 0), said)
+    if len(schedules) >= MOST and any(is_moved == b"t" for _, is_moved, *_ in answers):
         waits.append(0.0)
     return min(waits, default=None)
 
@@ -61,8 +61,8 @@ def described(name: str, schedule: ScheduleTable) -> dict[str, Any]:
     }
 
 
-def _log(name: str, plan: Plan, started: int, said: bytes | None) -> None:
-    if plan.is_late:
+def _log(name: str, plan: Plan, is_moved: bool, started: int, said: bytes | None) -> None:
+    if plan.is_late and is_moved:
         log_line("info", f"schedule {name}: starts were missed; it makes up for {len(plan.starts)} now")
     if said is not None:
         log_line("warning", f"schedule {name}: {said.decode('utf-8', 'backslashreplace')}")

@@ -75,7 +75,6 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "count_ends",
         "deliver",
         "drop_edge",
-        "expect_subscriptions",
         "expect_tenants",
         "expect_variables",
         "fellows",

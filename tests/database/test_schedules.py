@@ -243,6 +243,28 @@ def test_starts_of_long_ago_are_forgotten(queue: Connection, look: Pass) -> None
 # ---- what is refused when it is set
 
 
+def test_a_schedule_whose_key_another_job_has_is_accepted(database: str, queue: Connection) -> None:
+    key = {"jq_unique_key": "key"}
+    with psycopg.connect(database) as front_end:
+        front_end.execute("insert into drover.jobqueue (jq_type, jq_unique_key) values ('a', 'key')")
+        add(queue, "while-it-is-inserted", JOB | key)
+        front_end.commit()
+    add(queue, "while-it-waits", JOB | key)
+    with pytest.raises(CheckViolation, match="duplicate key"):
+        add(queue, "twice", {"jobs": [JOB | key, JOB | key]})
+
+
+def test_a_schedule_whose_queue_is_full_or_locked_is_accepted(database: str, queue: Connection) -> None:
+    queue.execute("insert into drover.queue (queue_name, queue_group, queue_max_length) values ('q', 'default', 1)")
+    assert fetch_one(queue, "select drover.install_routes()") is None
+    with psycopg.connect(database) as front_end:
+        front_end.execute("insert into drover.jobqueue (jq_type, jq_queue) values ('a', 'q')")
+        add(queue, "locked", JOB | {"jq_queue": "q"})
+        front_end.commit()
+    add(queue, "full", JOB | {"jq_queue": "q"})
+    assert fetch_one(queue, "select count(*) from drover.schedule") == 2
+
+
 @pytest.mark.parametrize(
     ("job", "told"),
     [
