@@ -261,6 +261,23 @@ begin
   end loop;
 end $$;
 
+CREATE FUNCTION drover.check_targets() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  wrong text;
+  why   text;
+begin
+  select target, drover.target_mistake(target) into wrong, why from unnest(new.sub_targets) as target
+   where drover.target_mistake(target) is not null limit 1;
+  if found then
+    raise exception 'a target is http://... or https://... without a password, or mailto:NAME@HOST (got %): %',
+      quote_nullable(left(wrong, 100)), why using errcode = 'invalid_parameter_value';
+  end if;
+  return new;
+end $$;
+
 CREATE FUNCTION drover.choose_agent() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -3037,6 +3054,47 @@ CREATE FUNCTION drover.takes_priority(letters text, priority text) RETURNS boole
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (letters IS NULL) THEN true WHEN (strpos(letters, '-'::text) = 0) THEN (strpos(letters, "left"(priority, 1)) > 0) ELSE (EXISTS (SELECT FROM unnest(string_to_array(takes_priority.letters, ','::text)) each(each) WHERE (((takes_priority.priority COLLATE "C") >= split_part(each.each, '-'::text, 1)) AND ((takes_priority.priority COLLATE "C") < split_part(each.each, '-'::text, 2))))) END;
 
+CREATE FUNCTION drover.target_mistake(target text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $_$
+declare
+  atom  constant text := '[A-Za-z0-9!#$%&''*+/=^_`{|}~-]+';
+  label constant text := '[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?';
+  part  text[];
+begin
+  if target is null or length(target) > 2000 then
+    return 'it has 1 to 2,000 characters';
+  elsif target ~ '[^!-~]' or strpos(target, '\') > 0 then
+    return 'blanks, backslashes and what is not ASCII are written as %20, a host as xn--...';
+  elsif starts_with(target, 'mailto:') then
+    part := regexp_match(target, '^mailto:([^@]*)@([^@]*)$');
+    if part is null or length(target) > 261 then
+      return 'one @ is between NAME and HOST, which have 254 characters at most';
+    elsif length(part[1]) > 64 or part[1] !~ ('^' || atom || '([.]' || atom || ')*$') then
+      return 'NAME has 1 to 64 letters, digits and !#$%&''*+/=^_`{|}~-, with single dots in between';
+    elsif part[2] !~ ('^' || label || '([.]' || label || ')*$') then
+      return 'HOST has labels of 1 to 63 letters, digits and hyphens, with single dots in between';
+    end if;
+    return null;
+  end if;
+  part := regexp_match(target, '^https?://([[][0-9A-Fa-f:]+[]]|[^][/?#@:]+)(:[0-9]{1,5})?([/?#].*)?$');
+  if part is null then
+    return 'behind // are a host, an IPv4 address, or an IPv6 address in brackets, and perhaps a colon and a port';
+  elsif substr(part[2], 2)::integer not between 1 and 65535 then
+    return 'a port is a number from 1 to 65535';
+  elsif starts_with(part[1], '[') then
+    begin
+      perform trim(part[1], '[]')::inet;
+    exception when invalid_text_representation then
+      return 'in the brackets is no IPv6 address';
+    end;
+  elsif part[1] !~ '^([A-Za-z0-9_-]{1,63}[.])*[A-Za-z0-9_-]{1,63}[.]?$' or length(part[1]) > 253 then
+    return 'a host has labels of 1 to 63 letters, digits, hyphens and underscores, with single dots in between';
+  end if;
+  return null;
+end $_$;
+
 CREATE FUNCTION drover.tell_site(kind text, said text) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -5245,6 +5303,8 @@ CREATE TRIGGER schedule_prepare BEFORE INSERT OR UPDATE OF schedule_at, schedule
 CREATE TRIGGER schedule_wake AFTER INSERT OR UPDATE OF schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_jitter, schedule_enabled ON drover.schedule FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
 CREATE TRIGGER scheduler_group_taken_by_older AFTER UPDATE OF group_owner ON drover.scheduler_group FOR EACH ROW WHEN ((new.group_owner IS DISTINCT FROM old.group_owner)) EXECUTE FUNCTION drover.show_all_in_hand();
+
+CREATE TRIGGER targets_can_be_sent_to BEFORE INSERT ON drover.subscription FOR EACH ROW EXECUTE FUNCTION drover.check_targets();
 
 CREATE TRIGGER tenant_is_expected AFTER INSERT OR DELETE ON drover.tenant FOR EACH STATEMENT EXECUTE FUNCTION drover.expect_tenants();
 

@@ -1,7 +1,14 @@
 """Which addresses a delivery may connect to, and a connection to one that was looked at.
 
 A name is looked up once, and every address that it has must be permitted; the connection goes to one of these, so that
-a name cannot mean another address a moment later. The address at the other end is looked at once more.
+a name cannot mean another address a moment later. The address at the other end is looked at once more. No proxy of the
+environment is used: what a proxy connects to could not be looked at.
+
+Which addresses are public is a list of our own, since the properties of Python's ipaddress differ between releases:
+all blocks of IANA's registries of special-purpose addresses (IPv4 and IPv6, as of November 2026) that are not globally
+reachable, the blocks for multicast, and the address at which a cloud serves each of its machines. Two blocks are
+refused with the parts of them that the registries call globally reachable, 192.0.0.0/24 and 2001::/23: these parts are
+anycast addresses of the nearest server and identifiers of hosts; no webhook is there.
 """
 
 from __future__ import annotations
@@ -14,7 +21,39 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # an IPv4 address behind a translator
+NOT_PUBLIC_V4 = tuple(
+    IPv4Network(block)
+    for block in (
+        "0.0.0.0/8",  # this network, and this host
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # shared by the customers of a provider
+        "127.0.0.0/8",  # loopback
+        "168.63.129.16/32",  # in no registry: the wire server of Azure, for each of its machines
+        "169.254.0.0/16",  # link-local; 169.254.169.254 serves the secrets of a machine in many clouds
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # protocols of the IETF
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # 6to4 relays, deprecated
+        "192.168.0.0/16",  # private
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, and broadcast
+    )
+)
+GLOBAL_UNICAST = IPv6Network("2000::/3")  # all IPv6 addresses that are given to anybody; of these not:
+NOT_PUBLIC_V6 = tuple(
+    IPv6Network(block)
+    for block in (
+        "2001::/23",  # protocols of the IETF: Teredo, benchmarks, ORCHID
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4, deprecated: an IPv4 address behind whatever relay is next
+        "3fff::/20",  # documentation
+    )
+)
+MAPPED = IPv6Network("::ffff:0:0/96")  # an IPv4 address, which the socket connects to
+NAT64 = IPv6Network("64:ff9b::/96")  # an IPv4 address behind a translator
 
 
 class RefusedError(Exception):
@@ -22,8 +61,8 @@ class RefusedError(Exception):
 
 
 def connect(host: str, port: int, permitted: list[Network], deadline: float) -> socket.socket:
-    """Return a socket connected to a permitted address of the host. Raises RefusedError, OSError."""
-    trouble: OSError = OSError(f"{host}: no address")
+    """Return a socket connected to a permitted address of the host. Raises RefusedError, OSError, ValueError."""
+    trouble: OSError = OSError(f"{host[:200]}: no address")
     for address in addresses(host, port, permitted):
         try:
             connected = socket.create_connection((str(address), port), timeout=left(deadline))
@@ -31,7 +70,7 @@ def connect(host: str, port: int, permitted: list[Network], deadline: float) -> 
             trouble = error
             continue
         try:
-            check(ipaddress.ip_address(connected.getpeername()[0]), permitted)
+            check(_plain(connected.getpeername()[0]), permitted)
         except RefusedError:
             connected.close()
             raise
@@ -40,10 +79,9 @@ def connect(host: str, port: int, permitted: list[Network], deadline: float) -> 
 
 
 def addresses(host: str, port: int, permitted: list[Network]) -> list[Address]:
-    """Return the addresses of a host, all permitted. Raises RefusedError, OSError."""
+    """Return the addresses of a host, all permitted. Raises RefusedError, OSError, ValueError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # an address of one link has a zone behind a percent sign
-    all_of_them = list(dict.fromkeys(ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found))
+    all_of_them = list(dict.fromkeys(_plain(each[4][0]) for each in found))
     for address in all_of_them:
         check(address, permitted)
     return all_of_them
@@ -51,23 +89,25 @@ def addresses(host: str, port: int, permitted: list[Network]) -> list[Address]:
 
 def check(address: Address, permitted: list[Network]) -> None:
     """Raise RefusedError unless the address is public, or in a network that is permitted."""
-    for each in meant(address):
-        if any(each.version == network.version and each in network for network in permitted):
-            return
-    for each in meant(address):
-        if not each.is_global or each.is_multicast or each.is_reserved or each.is_unspecified:
-            raise RefusedError(f"{each} is no public address, and not in a network of --allow")
+    reached = meant(address)
+    if any(reached.version == network.version and reached in network for network in permitted):
+        return
+    if not is_public(reached):
+        raise RefusedError(f"{reached} is no public address, and not in a network of --allow")
 
 
-def meant(address: Address) -> list[Address]:
-    """Return where packets to an address go: itself, or the IPv4 addresses that it contains."""
+def is_public(address: Address) -> bool:
+    """Return whether anybody on the Internet may have the address."""
     if isinstance(address, IPv4Address):
-        return [address]
-    if address.ipv4_mapped is not None:
-        return [address.ipv4_mapped]
-    if address in NAT64:
-        return [IPv4Address(int(address) & 0xFFFFFFFF)]
-    return [address, *([address.sixtofour] if address.sixtofour else []), *(address.teredo or [])]
+        return not any(address in network for network in NOT_PUBLIC_V4)
+    return address in GLOBAL_UNICAST and not any(address in network for network in NOT_PUBLIC_V6)
+
+
+def meant(address: Address) -> Address:
+    """Return where packets to an address go: itself, or the IPv4 address that it contains."""
+    if isinstance(address, IPv6Address) and (address in MAPPED or address in NAT64):
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
 
 
 def left(deadline: float) -> float:
@@ -76,3 +116,8 @@ def left(deadline: float) -> float:
     if seconds <= 0:
         raise TimeoutError("out of time")
     return seconds
+
+
+def _plain(text: str | int) -> Address:
+    """Return an address without the zone behind a percent sign, which an address of one link has."""
+    return ipaddress.ip_address(str(text).partition("%")[0])

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
 
 LINE_LIMIT_BYTES = 1 << 20  # the scheduler kills an agent whose line is longer
 _TEXT_LIMIT_BYTES = LINE_LIMIT_BYTES - 64
@@ -26,6 +27,8 @@ _NAMED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 _PLAIN = frozenset((b'"', b"\\", b"'", b"$", b"`"))
 _LINE_ENDS = re.compile(r"[\r\n]+")
 _CONDITION = re.compile(r"[^\s:]+")
+_PLACES = 3  # of an exception that nobody expected: so many are told
+_TOLD_CHARACTERS = 300  # of its text, which may hold data
 _GONE = select.POLLHUP | getattr(select, "POLLRDHUP", 0)  # RDHUP: stdin is a socket under some sshd
 
 
@@ -67,6 +70,23 @@ def items() -> Iterator[Item]:
     """
     for line in _raw_lines():
         yield Item(_text(line), _columns(line) or {})
+
+
+def work(do: Callable[[Item], object]) -> None:
+    """Call `do` with each item, for ever; an exception that it raises fails that item, and the agent lives on.
+
+    Meant for all that items may hold, such as JSON of any depth. What is expected should be caught before: what gets
+    here is a mistake of the agent, and a WARNING says where. Out of memory, the process is better started anew.
+    """
+    for item in items():
+        try:
+            do(item)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one item must not end the work of all others
+            told = f"{type(error).__name__}: {error}"[:_TOLD_CHARACTERS]
+            warning(f"not expected: {told} ({_places(error.__traceback__)})")
+            fail(told)
 
 
 def lines() -> Iterator[str]:
@@ -233,6 +253,15 @@ def _unescape(match: re.Match[bytes]) -> bytes:
     if code:
         return bytes.fromhex(code.decode())
     return char if char in _PLAIN else _NAMED[char]
+
+
+def _places(trace: TracebackType | None) -> str:
+    """Return where an exception was raised, the innermost place first."""
+    found: list[str] = []
+    while trace is not None:
+        found.append(f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return " < ".join(found[: -_PLACES - 1 : -1])
 
 
 def _text(raw: bytes) -> str:

@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 def run(program: str, examine: Callable[[BinaryIO], dict[str, object]]) -> None:
     """Work items until stdin closes; `examine` gets the open file, whose name is its path."""
     statement = _arguments(program).save
-    for item in drover_agent.items():
+
+    def work(item: drover_agent.Item) -> None:
         try:
             with open_regular(_path(item)) as file:
                 found = examine(file)
-        except (OSError, ValueError) as error:
+            _report(item, statement, found)
+        except (OSError, ValueError) as error:  # a file that cannot be read, a NUL, columns too long for a line
             item.fail(_reason(error))
-            continue
-        _report(item, statement, found)
+
+    drover_agent.work(work)
 
 
 def open_regular(path: str) -> BinaryIO:

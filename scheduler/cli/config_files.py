@@ -34,7 +34,12 @@ WHOLE_LINE: Final = "%{*}"
 WITH_VALUE: Final = "--heartbeat"  # the one option of that agent; the value may be the next word
 # A shell reads the prelude, then executes the program, or calls the function of that name that the prelude defines.
 # This text has no braces: in a command the words in braces, such as {args}, are replaced.
-BEHIND_PRELUDE: Final = 'test -r "$0" && . "$0" || exit; case $(command -v -- "$1") in */*) exec "$@" ;; esac; "$@"'
+# Its mode is looked at here too, as it may be on another host: a w for the group or for others.
+BEHIND_PRELUDE: Final = (
+    'case $(ls -dlL "$0") in ?????w*|????????w*) echo "others may write to $0; chmod go-w $0" >&2; exit 126 ;; esac; '
+    'test -r "$0" && . "$0" || exit; case $(command -v -- "$1") in */*) exec "$@" ;; esac; "$@"'
+)
+PRELUDE_WORDS: Final = 4  # before the command
 
 Check = Callable[[Config], Iterable[Mistake]]
 

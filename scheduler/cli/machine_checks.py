@@ -8,22 +8,33 @@ import os
 import resource
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from scheduler.cli.config_files import PRELUDE_WORDS
 from scheduler.cli.output import FAIL, OK, WARN, Finding
 from scheduler.database.embedded import default_directory
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.process_spec import Surroundings, find_program, interpreter_mistake, search_path, user_mistakes
+from scheduler.drivers.process_spec import (
+    Surroundings,
+    find_program,
+    interpreter_mistake,
+    prelude_mistakes,
+    search_path,
+    user_mistakes,
+    users_of,
+)
 from scheduler.drivers.ssh_host import SshHost, ssh_hosts
+from scheduler.drivers.trusted_files import who_may_write
 from scheduler.model.config import AgentType, Config
 from scheduler.model.events_and_effects import Event, HostDown, HostUp
 from scheduler.package_data import agent_folders
 
 FILES_OF_AGENT: Final = 4  # three pipes and a pidfd
 FILES_OF_DAEMON: Final = 64
-WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
+KNOWN_HOSTS: Final = "~/.ssh/known_hosts /etc/ssh/ssh_known_hosts"  # unless a host names others
 OPEN_TO_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 GIB: Final = 2**30
 REACH_LIMIT_S: Final = 20.0  # for a host to be reached
@@ -53,8 +64,9 @@ def program_finding(config: Config, name: str) -> Finding:
         return OK, f"{who}runs on other hosts only, where drover agent-check looks for {word}"
     if agent.prelude:  # what it may define no program
         is_there = os.path.isfile(agent.prelude) and os.access(agent.prelude, os.R_OK)
-        problem = f"{agent.prelude} is not there or cannot be read; write it, or correct its prelude"
-        return (OK, f"{who}{agent.prelude}") if is_there else (severity, f"{who}{problem}")
+        missing = f"{agent.prelude} is not there or cannot be read; write it, or correct its prelude"
+        problem = next(prelude_mistakes(agent), "") if is_there else missing
+        return (severity, f"{who}{problem}") if problem else (OK, f"{who}{agent.prelude}")
     try:
         program = find_program(word, search_path(agent, around), agent.cwd or None)
     except PermissionError as error:
@@ -106,6 +118,7 @@ def findings_of_machine(config: Config) -> Iterator[Finding]:
     """Yield the findings about files, then those about limits."""
     yield from _written_files(config)
     yield from _keys(config)
+    yield from _ssh_files(config)
     yield from _programs_of_others(config)
     agents = agents_at_once(config)
     yield open_files(len(agents), resource.getrlimit(resource.RLIMIT_NOFILE)[1])
@@ -185,14 +198,29 @@ def _private(what: str, path: Path, mode: str) -> Finding:
 
 
 def _programs_of_others(config: Config) -> Iterator[Finding]:
-    """Yield the programs that other users may replace: what they write there, the daemon runs."""
+    """Yield the programs and scripts that other users may replace: what they write there, the daemon runs."""
     around = Surroundings(os.environ, agent_folders())
     for name, agent in config.agents.items():
-        try:
-            program = Path(find_program(agent.command[0], search_path(agent, around), agent.cwd or None))
-        except OSError:
-            continue  # on another host, or already reported as missing
-        for path in (program, program.parent):
-            mode = path.stat().st_mode
-            if mode & WRITABLE and not mode & stat.S_ISVTX:
-                yield WARN, f"agent {name}: others may write to {path}; chmod go-w {path}"
+        for problem in dict.fromkeys(chain(*(who_may_write(file, users_of(agent)) for file in _files(agent, around)))):
+            yield WARN, f"agent {name}: {problem}"
+
+
+def _files(agent: AgentType, around: Surroundings) -> Iterator[str]:
+    """Yield the program of a type, and each word of its command that names a file: it may be a script."""
+    first, *words = agent.command[PRELUDE_WORDS if agent.prelude else 0 :]
+    with suppress(OSError):  # on another host, or already reported as missing; behind a prelude it may be a function
+        yield find_program(first, search_path(agent, around), agent.cwd or None)
+    for word in words:
+        file = os.path.join(agent.cwd, word)
+        if "/" in word and os.path.isfile(file):
+            yield file
+
+
+def _ssh_files(config: Config) -> Iterator[Finding]:
+    """Yield the files with keys of hosts that others may write to: whom they name there, the daemon trusts."""
+    hosts = [host for host in config.hosts.values() if host.transport == "ssh"]
+    files = [word for host in hosts for word in (host.known_hosts or KNOWN_HOSTS).split()]
+    for file in dict.fromkeys(str(Path(word).expanduser()) for word in files):
+        if os.path.isfile(file):
+            for problem in who_may_write(file, ()):
+                yield WARN, f"known_hosts: {problem}"

@@ -13,6 +13,7 @@ from typing import Final
 
 from scheduler.drivers.keeper_scripts import words_of
 from scheduler.drivers.os_calls import boot_id
+from scheduler.drivers.trusted_files import who_may_write
 from scheduler.model.config import AgentType, Config, Limits, Mistake
 from scheduler.model.events_and_effects import Spawn
 
@@ -73,8 +74,12 @@ class SpawnTemplates:
     def spec(self, spawn: Spawn, copy: str = "") -> ProcessSpec:
         """Return what a process is started with; its program is this copy, if one is named.
 
-        Errors: OSError, its program is missing or may not be run.
+        Errors: OSError, its program is missing or may not be run; PermissionError, others may write to its prelude.
         """
+        agent = self._config.agents[spawn.type]
+        if agent.prelude and not prefix_of(self._config, spawn.host):
+            for problem in prelude_mistakes(agent):
+                raise PermissionError(errno.EACCES, problem, agent.prelude)
         key = spawn.type, spawn.host
         template = self._templates.get(key)
         if template is None:
@@ -82,7 +87,7 @@ class SpawnTemplates:
         word, *arguments = command_of(self._config, spawn)
         program = copy or self._programs.get((*key, word))
         if program is None:
-            path = search_path(self._config.agents[spawn.type], self._around)
+            path = search_path(agent, self._around)
             program = self._programs[(*key, word)] = find_program(word, path, template.directory)
         argv = (*template.argv, program, *arguments)
         environment = template.environment | own_environment(spawn)
@@ -115,6 +120,17 @@ class SpawnTemplates:
             {os.fsencode(name): os.fsencode(text) for name, text in environment.items()},
             self._around.files if has_prefix or agent.limits.nofile is None else None,
         )
+
+
+def prelude_mistakes(agent: AgentType) -> Iterator[str]:
+    """Yield who else may change the prelude of a type: its lines are executed as the user of its agents."""
+    yield from who_may_write(agent.prelude, users_of(agent))
+
+
+def users_of(agent: AgentType) -> list[int]:
+    """Return the user whose agents these are, if the type names one: what that user executes may belong to it."""
+    account = _account(agent.user)
+    return [] if account is None else [account.pw_uid]
 
 
 def passed_environment(agent: AgentType, spawn: Spawn, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import os
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from scheduler.errors import WorldError
 SSH_PORT: Final = 22
 MAX_JUMPS: Final = 8  # a host that jumps over itself has no end
 KNOWN_HOSTS: Final = "~/.ssh/known_hosts /etc/ssh/ssh_known_hosts"
+WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH  # who writes an ssh_config chooses the hosts that are reached
 RSA_ALGORITHMS: Final = ("rsa-sha2-512", "rsa-sha2-256")  # what an ssh-rsa key signs with
 
 
@@ -65,7 +67,13 @@ def route(settings: SshSettings) -> list[Hop]:
 
 def _ssh_config(path: Path) -> paramiko.SSHConfig:
     try:
-        return paramiko.SSHConfig.from_text(path.read_text())
+        with path.open() as file:
+            status = os.fstat(file.fileno())
+            if status.st_mode & WRITABLE or status.st_uid not in (0, os.geteuid()):
+                raise WorldError(
+                    f"{path}: others may write to it, or own it; refused, as ssh(1) does: chmod go-w {path}"
+                )
+            return paramiko.SSHConfig.from_text(file.read())
     except FileNotFoundError:
         return paramiko.SSHConfig()
     except (OSError, UnicodeDecodeError, paramiko.SSHException) as error:

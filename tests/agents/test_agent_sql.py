@@ -131,3 +131,14 @@ def is_idle(database: str) -> bool:
                 return True
             connection.execute("select pg_sleep(0.05)")
     return False
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"(repeat('[', 3000) || repeat(']', 3000))::json", b"repeat('7', 5000)::json", b"repeat('7', 5000)::jsonb"],
+)
+def test_value_that_python_cannot_read_fails_the_item_and_the_agent_lives(make: Make, value: bytes) -> None:
+    agent = make()
+    (said,) = agent.work(b"select " + value)
+    assert said.startswith((b"FAIL maximum recursion depth", b"FAIL Exceeds the limit"))
+    assert result(agent.work(b"select 1"))["rows"] == [[1]]

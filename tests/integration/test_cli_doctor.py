@@ -129,7 +129,48 @@ def test_program_that_others_may_replace_is_found(drover: Drover, own_login: str
     (program := tmp_path / "open").write_text("#!/bin/sh\necho OK\nread line\n")
     program.chmod(0o777)
     written(config, own_login, more=f'[agents.open]\ncommand = ["{program}"]\n')
-    assert f"agent open: others may write to {program}; chmod go-w {program}" in drover("doctor").out
+    assert f"agent open: others may write to {program} (mode 0777); chmod go-w {program}" in drover("doctor").out
+
+
+def test_script_or_directory_that_others_may_replace_is_found(
+    drover: Drover, own_login: str, config: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "above/below").mkdir(parents=True)
+    (script := tmp_path / "above/below/script").write_text("echo OK; read line\n")
+    (tmp_path / "above").chmod(0o775)
+    script.chmod(0o646)
+    written(config, own_login, more=f'[agents.open]\ncommand = ["sh", "{script}"]\n')
+    found = drover("doctor").out
+    assert f"WARN agent open: others may write to {script} (mode 0646); chmod go-w {script}" in found
+    assert f"WARN agent open: others may write to {tmp_path}/above (mode 0775); chmod go-w {tmp_path}/above" in found
+
+
+@pytest.mark.parametrize("command", ["check", "doctor"])
+@pytest.mark.parametrize("name", ["tasks.sh", "link"])
+def test_prelude_that_others_may_write_to_fails_with_what_to_do(
+    drover: Drover, own_login: str, config: Path, tmp_path: Path, command: str, name: str
+) -> None:
+    (tasks := tmp_path / "tasks.sh").touch()
+    (tmp_path / "link").symlink_to(tasks)
+    tasks.chmod(0o666)
+    more = f'[agents.billing]\nkind = "exec"\ncommand = ["true"]\nprelude = "{tmp_path / name}"\n'
+    written(config, own_login, more=more)
+    done = drover(command)
+    assert line(done, "agent billing: o") == (
+        f"FAIL agent billing: others may write to {tasks} (mode 0666); chmod go-w {tasks}"
+    )
+    assert done.status == 1
+
+
+@pytest.mark.slow
+def test_known_hosts_that_others_may_write_to_are_found(
+    drover: Drover, own_login: str, config: Path, tmp_path: Path
+) -> None:
+    (known := tmp_path / "known_hosts").touch()
+    known.chmod(0o666)
+    far = f'[hosts.far]\nenabled = false\ntransport = "ssh"\naddress = "127.0.0.1:9"\nknown_hosts = "{known}"\n'
+    written(config, own_login, more=far)
+    assert f"WARN known_hosts: others may write to {known} (mode 0666); chmod go-w {known}" in drover("doctor").out
 
 
 def test_agents_own_log_in_by_a_service_is_tried(

@@ -300,6 +300,31 @@ def test_job_fails_while_its_prelude_cannot_be_read_r16(launch: Launch, tmp_path
     assert row["jq_exitcode"] == 1
 
 
+def test_prelude_that_others_may_write_to_is_not_executed(launch: Launch, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.sh"
+    tasks.write_text(f"touch {tmp_path}/executed\n")
+    daemon = launch(LOCAL + command("billing", "true", prelude=str(tasks)))
+    tasks.chmod(0o666)
+    row = daemon.wait(daemon.insert(jq_type="billing"), "failed")
+    assert f"others may write to {tasks} (mode 0666); chmod go-w {tasks}" in row["jq_endtext"]
+    assert not (tmp_path / "executed").exists()
+    tasks.chmod(0o644)
+    daemon.wait(daemon.insert(jq_type="billing"), "done")
+    assert (tmp_path / "executed").exists()
+
+
+def test_prelude_on_another_host_is_not_executed_if_others_may_write_to_it(launch: Launch, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.sh"
+    tasks.write_text(f"touch {tmp_path}/executed\n")
+    tasks.chmod(0o620)
+    engine = '[hosts.container]\ntransport = "command"\ncommand = ["env"]\nmax = 1\n'
+    daemon = launch(engine + command("billing", "true", prelude=str(tasks)))
+    row = daemon.wait(daemon.insert(jq_type="billing"), "failed")
+    assert (row["jq_exitcode"], (tmp_path / "executed").exists()) == (126, False)
+    tasks.chmod(0o600)
+    daemon.wait(daemon.insert(jq_type="billing"), "done")
+
+
 def test_a_file_of_definitions_is_read_at_every_start_r14_r21(launch: Launch, tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.sh"
     tasks.write_text('task_billing() { echo "first $1"; }\n')

@@ -72,3 +72,12 @@ def test_a_host_matched_by_no_pattern_is_refused_f8(tmp_path: Path, name: str, p
 def test_an_address_is_a_host_with_or_without_a_port_f8(address: str, name: str, port: int) -> None:
     (hop,) = route(SshSettings("alpha", address, "me", ssh_config="/nonexistent"))
     assert (hop.address, hop.port) == (name, port)
+
+
+def test_ssh_config_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    (config := tmp_path / "config").write_text("Host alpha\n HostName 10.0.0.1\n")
+    (hop,) = route(SshSettings("alpha", "alpha", "me", ssh_config=str(config)))
+    assert hop.address == "10.0.0.1"
+    config.chmod(0o664)
+    with pytest.raises(WorldError, match="others may write to it, or own it; refused"):
+        route(SshSettings("alpha", "alpha", "me", ssh_config=str(config)))

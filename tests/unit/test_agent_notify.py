@@ -111,11 +111,11 @@ def receiver() -> Iterator[Receiver]:
 
 
 def send(port: int, **settings: Any) -> str:
-    delivery = {
-        "to": f"http://127.0.0.1:{port}/hook?a=b",
-        "body": '{"type":"job.user"}',
-        "headers": {"webhook-id": "evt_1", "webhook-timestamp": "7", "webhook-signature": "v1,abc="},
-    }
+    delivery = sending.Delivery(
+        f"http://127.0.0.1:{port}/hook?a=b",
+        '{"type":"job.user"}',
+        {"webhook-id": "evt_1", "webhook-timestamp": "7", "webhook-signature": "v1,abc="},
+    )
     told = sending.send(delivery, sending.Settings(allow=LOOPBACK, **settings), monotonic() + PATIENT_S)
     return str(told)
 

@@ -1,7 +1,9 @@
 """Claims about the shell agent's macros; that data is never run is proved with a real shell."""
 
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -224,3 +226,21 @@ def test_any_text_is_a_template_or_refused(text: str) -> None:
     except quoting.TemplateError:
         return
     assert found == text
+
+
+def words_or_none(split: Callable[[str], list[str]], line: str) -> list[str] | None:
+    try:
+        return split(line)
+    except ValueError:
+        return None
+
+
+@given(st.text(st.sampled_from("ab \t\r\n'\"\\$`#\udce9\xa0"), max_size=30))
+def test_line_is_split_into_the_words_of_shlex(line: str) -> None:
+    assert words_or_none(template.split, line) == words_or_none(shlex.split, line)
+
+
+@pytest.mark.parametrize("piece", ["x", "\\x", "'x'", '"x"', '"\\\\"'])
+def test_word_of_a_megabyte_is_split(piece: str) -> None:
+    (word,) = template.split(piece * (1 << 18))
+    assert len(word) == 1 << 18
