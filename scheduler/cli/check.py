@@ -19,6 +19,7 @@ from scheduler.cli.database_checks import LOGIN_LIMIT_S, findings_in_database, r
 from scheduler.cli.database_session import running_database
 from scheduler.cli.machine_checks import findings_of_configuration, findings_of_machine, program_finding
 from scheduler.cli.output import FAIL, OK, WARN, Finding, print_findings
+from scheduler.cli.spool_checks import findings_of_spools
 from scheduler.errors import ConfigError, WorldError
 from scheduler.model.config import Config
 
@@ -55,6 +56,7 @@ def findings_here(options: Namespace, config: Config) -> Iterator[Finding]:
     """Yield the findings about this machine and the hosts that it connects to."""
     yield OK, f"configuration {locate(options.config, os.environ)}"
     yield from findings_of_configuration(config)
+    yield from findings_of_spools(config)
 
 
 def _agents(options: Namespace, config: Config) -> Iterator[Finding]:

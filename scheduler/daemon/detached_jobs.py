@@ -6,6 +6,7 @@ database knows nothing of, such as after it was restored from a backup, is ended
 """
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +24,8 @@ from scheduler.policy.attachments import REMOTE_SPOOL
 from scheduler.policy.core import Core
 
 AGAIN_S: Final = 15.0  # until a host that could not do it is asked again
+ENTRY: Final = re.compile(rb"([0-9]{1,19})\.([0-9]{1,10})")
+MOST: Final = (1 << 63) - 1, (1 << 31) - 1  # what the columns of the database hold
 Entry = tuple[int, int]  # job and attempt
 Place = tuple[str, str]  # host and spool
 
@@ -31,6 +34,19 @@ def local_spool() -> str:
     """Return the spool of this machine, if the configuration names none."""
     state = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     return f"{state}/spool" if state else REMOTE_SPOOL
+
+
+def spool_of(config: Config, host: str) -> str:
+    """Return where jobs that begin on a host are kept."""
+    settings = config.hosts[host]
+    return settings.spool or (REMOTE_SPOOL if settings.is_remote else local_spool())
+
+
+def read_entries(printed: bytes) -> set[Entry]:
+    """Return the names of entries that a host has printed, one a line; all else is not for us."""
+    found = [match for line in printed.split(b"\n") if (match := ENTRY.fullmatch(line))]
+    entries = {(int(match[1]), int(match[2])) for match in found}
+    return {(job, attempt) for job, attempt in entries if job <= MOST[0] and attempt <= MOST[1]}
 
 
 def read_adoption(cells: Cells) -> Adoption:
@@ -94,8 +110,7 @@ class DetachedJobs:
             wanted[text_of(host), text_of(spool)].append((int(pk or 0), int(attempt or 0)))
         config = self._core.config
         for name in dict.fromkeys(at for type in self._types(config) for at in config.hosts_of(type)):
-            settings = config.hosts[name]
-            place = name, settings.spool or (REMOTE_SPOOL if settings.is_remote else local_spool())
+            place = name, spool_of(config, name)
             if place not in self._asked:
                 wanted.setdefault(place, [])
         for place, strays in self._strays.items():
@@ -121,8 +136,7 @@ class DetachedJobs:
             log_line("debug", f"host {place[0]}: its spool could not be cleaned now")
             return
         self._asked.add(place)
-        names = [line.split(".") for line in printed.decode("ascii", "replace").split()]
-        kept = {(int(a), int(b)) for a, b in (name for name in names if len(name) == 2) if (a + b).isdigit()}
+        kept = read_entries(printed)
         self._removed += [entry for entry in entries if entry not in kept]
         self._left |= dict.fromkeys(kept - set(entries), place)
 

@@ -1,22 +1,34 @@
 """The keeper of a detached job: scripts for any Linux host with a POSIX sh and setsid(1), and their command lines.
 
-The keeper runs in a session of its own, so it outlives the daemon, its guardian and the connection. It starts the
-command and writes what becomes of it into the spool, a directory of the host with an entry `SITE/JOB.ATTEMPT` for each
-attempt. The process of the slot is the *attach script*, here or over SSH: it starts the keeper or finds it, prints a
-line with the pid of the keeper and then the output of the command, passes signals on, and exits as the command did. Its
-own death says nothing of the job.
+The keeper runs in a session of its own, so it outlives the daemon, its guardian and the connection. It keeps the
+output of the command in the spool, a directory of the host with an entry `SITE/JOB.ATTEMPT` for each attempt. The
+command is the child of the *waiter*, in another session again, which notes its exit status at once: so a keeper that is
+killed does not take that along. The process of the slot is the *attach script*, here or over SSH: it starts the keeper
+or finds it, prints a line with the pid of the keeper and then the output of the command, passes signals on, and exits
+as the command did. Its own death says nothing of the job.
 
     name in an entry     what it is
     state                symbolic link: pid and start time of the keeper, boot id; or `closed`: no keeper may begin
-    pid                  symbolic link: pid and start time of the command; or `closed`: the command may not begin
+    pid                  symbolic link: pid and start time of the command, the same of the waiter; or `closed`: the
+                         command may not begin
     turn.N               empty; an attach script whose turn is smaller than the greatest N passes no signal on
     in, out, err         standard input, and the first half of the output that is kept
     out.before, out.tail the last part of the output that is kept, in two files; out.passed: bytes that were left out
-    end.new, end         exit status: 64 bytes, reserved at the start and renamed at the end
+    out.all, err.all     empty; all of the output was read
+    end.new, end         exit status: 64 bytes, reserved at the start, noted by the waiter, renamed when all is kept
+    cut                  empty; the keeper was killed, so the output may lack its end
 
 Creating a symbolic link is the fence: it is atomic, has its content at once, and fails where one is already. So either
 the keeper creates `state` and begins, or an attach script that adopts the job, or a release, creates it first, and the
 keeper never begins. Entries with the state `closed` are kept for a day, for a start that is still on its way.
+
+An attach script that finds no keeper uses the exit status that was noted; if the command still runs, it kills that
+first, and what else has DROVER_ENTRY of this attempt in its environment. Then the attempt was interrupted: so it is if
+the waiter is killed, and if the command dies of a signal without its keeper, for that may have had the same cause.
+
+The attach script enters the spool once, and then uses names below it: others may not move it. Of its path, no directory
+and no symbolic link may be another user's than root's or ours, and no directory one into which others may write, unless
+it is sticky. It is checked as it stands after each link was read, and what was checked is entered.
 """
 
 import os
@@ -37,12 +49,23 @@ SIGNAL_BASE: Final = 128  # an attach script exits with this and the signal of w
 
 # Traps: a signal that a shell ignores would be ignored by the command too, so it is trapped by `:`; a background
 # process of a script is no group leader, so setsid(1) does not fork; `sync FILE` is not known everywhere; a signal goes
-# to all of a process group, so what the attach script starts is deaf.
+# to all of a process group, so what the attach script starts is deaf. What a link says is text: a pid is a number
+# from 2 to 2^22, and gets no signal unless its process began when the link says, and leads a session as it did then.
 _COMMON: Final = """\
 boot=; { read -r boot </proc/sys/kernel/random/boot_id; } 2>/dev/null || boot=${DROVER_BOOT_ID-}
 look() { seen= began=; { IFS= read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1
-set -- ${stat##*) }; seen=$1 began=${20}; }
-is_alive() { look "$1" && [ "$seen" != Z ] && [ "$began" = "$2" ]; }
+set -- ${stat##*) }; seen=$1 parent=$2 group=$3 session=$4 began=${20}; }
+is_count() { case $1 in "" | *[!0-9]* | ????????????????????*) return 1 ;; esac; }
+is_pid() { is_count "$1" && [ "$1" -gt 1 ] && [ "$1" -le 4194304 ]; }
+is_alive() { is_pid "$1" && look "$1" && [ "$seen" != Z ] && [ "$began" = "$2" ]; }
+leads() { is_alive "$1" "$2" && [ "$group" = "$1" ] && [ "$session" = "$1" ]; }
+pair() { first= second= third= fourth=; set -f; set -- $(readlink "$1"); set +f
+first=${1-} second=${2-} third=${3-} fourth=${4-}; }
+send() { pair "$1/pid"; if [ -z "$first" ]; then ln -s closed "$1/pid" 2>/dev/null || pair "$1/pid"; fi
+leads "$first" "$second" || return 0
+kill -s "$2" -- "-$first" 2>/dev/null || kill -s "$2" "$first" 2>/dev/null; }
+is_left() { pair "$1/pid"; leads "$first" "$second" || leads "$third" "$fourth"; }
+is_noted() { code=; { read -r code <"$1/end.new"; } 2>/dev/null; is_count "$code"; }
 store() { sync -- "$@" 2>/dev/null || sync; }
 nap() { sleep "$1" 2>/dev/null || sleep 1; }
 """
@@ -50,13 +73,14 @@ nap() { sleep "$1" 2>/dev/null || sleep 1; }
 _KEEPER: Final = (
     _COMMON
     + """\
-entry=$1 limit=$2 grace=$3; shift 3
+waiter_script=$1 entry=$2 limit=$3 grace=$4 home=$5; shift 5
 unset DROVER_BOOT_ID
 trap : HUP INT QUIT TERM USR1 USR2 ALRM PWR PIPE
+cd -P "./$entry" || exit
 half=$((limit / 2))
-take() { dd bs="$1" count=1 2>/dev/null >>"$entry/$2" && size=$(wc -c <"$entry/$2"); }
+take() { dd bs="$1" count=1 2>/dev/null >>"$2" && size=$(wc -c <"$2"); }
 keep() {
-exec <"$entry/$1.pipe"; at=0 size=0 passed=0 old=0
+exec <"$1.pipe"; at=0 size=0 passed=0 old=0
 while [ $at -lt $half ]; do
 room=$((half - at)); [ $room -lt 65536 ] || room=65536
 take $room "$1" || return 1
@@ -70,60 +94,117 @@ take 65536 "$1.tail" || return 1
 at=$size
 [ $at -ge $half ] || continue
 passed=$((passed + old)); old=$at at=0
-echo $passed >"$entry/$1.passed" && mv "$entry/$1.tail" "$entry/$1.before" || return 1
+echo $passed >"$1.passed" && mv "$1.tail" "$1.before" || return 1
 done
 }
-drain() { keep "$1" || { : >"$entry/$1.lost"; cat <"$entry/$1.pipe" >/dev/null; }; }
+drain() { keep "$1" || { : >"$1.lost"; cat <"$1.pipe" >/dev/null; }; : >"$1.all"; }
 look $$
-ln -s "$$ $began $boot" "$entry/state" || exit
-store "$entry"
-mkfifo "$entry/out.pipe" "$entry/err.pipe"
+ln -s "$$ $began $boot" state || exit
+store .
+mkfifo out.pipe err.pipe
 drain out & out=$!
 drain err & err=$!
-setsid /bin/sh -c 'IFS= read -r stat </proc/$$/stat; entry=$1; shift; line="$*"
+setsid /bin/sh -c "$waiter_script" drover-waiter "$home" "$@" >out.pipe 2>err.pipe & waiter=$!
+while wait $waiter; [ $? -gt 128 ] && look $waiter && [ "$seen" != Z ] && [ "$parent" = $$ ]; do :; done
+is_noted . || { while send . KILL; is_left .; do nap 0.1; done; is_noted . || kill -s KILL -- -$$; }
+{ sleep "$grace"; kill -s KILL $out $err; } 2>/dev/null & ticker=$!
+wait $out; wait $err
+kill $ticker 2>/dev/null
+until { store out err end.new && mv end.new end; } || [ -e end ]; do sleep 5; done
+store .
+kill -s KILL -- -$$
+"""
+)
+
+# Nothing is executed between the end of the command and the note of it: printf is part of the shell.
+_WAITER: Final = (
+    _COMMON
+    + """\
+home=$1; shift
+trap : HUP INT QUIT TERM USR1 USR2 ALRM PWR PIPE
+look $$
+setsid /bin/sh -c 'IFS= read -r stat </proc/$$/stat; waiter=$1 home=$2; shift 2
 began() { shift 19; echo "$1"; }
-ln -s "$$ $(began ${stat##*) })" "$entry/pid" || exit 125; exec "$@"' sh "$entry" "$@" \\
-<"$entry/in" >"$entry/out.pipe" 2>"$entry/err.pipe" & command=$!
+ln -s "$$ $(began ${stat##*) }) $waiter" pid || exit 125
+cd -P -- "$home" || exit 125
+unset OLDPWD; exec "$@"' sh "$$ $began" "$home" "$@" <in & command=$!
 while :; do
 wait $command; code=$?
 [ $code -gt 128 ] || break
-look $command && [ "$seen" != Z ] && continue
+look $command && [ "$seen" != Z ] && [ "$parent" = $$ ] && continue
 wait $command; again=$?
 [ $again -eq 127 ] || code=$again
 break
 done
+until printf '%-63s\\n' $code 1<>end.new; do nap 5; done
 kill -s KILL -- -$command 2>/dev/null
-{ sleep "$grace"; kill -s KILL $out $err; } 2>/dev/null & ticker=$!
-wait $out; wait $err
-kill $ticker 2>/dev/null
-cd "$entry" || exit
-until printf '%-63s\\n' $code 1<>end.new && store out err end.new && mv end.new end; do sleep 5; done
-store .
-kill -s KILL -- -$$
 """
 )
 
 _ATTACH: Final = (
     _COMMON
     + """\
-keeper_script=$1 verb=$2 spool=$3 site=$4 grace=$5; shift 5
+keeper_script=$1 waiter_script=$2 verb=$3 spool=$4 site=$5 grace=$6; shift 6
 case $spool in "~/"*) spool=$HOME/${spool#"~/"};; esac
 die() { trap - "$1"; ulimit -c 0; kill -s "$1" $$; exit 125; }
-refuse() { echo "drover: $1" >&2; die ALRM; }
+refuse() { [ "$verb" != check ] || { echo "$1"; exit 1; }; echo "drover: $1" >&2; die ALRM; }
 umask 077
 command -v setsid >/dev/null || refuse "detached jobs need setsid(1) on their host"
 [ -n "$boot" ] || refuse "detached jobs need /proc on their host"
-mkdir -p -- "$spool/$site" || refuse "the spool cannot be written"
-case $(ls -ldn -- "$spool/.") in
-"drwx------"*" $(id -u) "*) ;; *) refuse "the spool $spool must be ours, and its mode 0700" ;; esac
-spool=$spool/$site
-pair() { first= second= third=; set -- $(readlink "$1"); first=${1-} second=${2-} third=${3-}; }
+trust() { is_bad=$(find "$@" -prune \\( ! -user 0 ! -user "$me" \\
+-o ! -type l \\( -perm -0020 -o -perm -0002 \\) ! -perm -1000 \\) -print) \\
+|| refuse "the directories above the spool $spool cannot be looked at"
+[ -z "$is_bad" ] || refuse "others may replace the spool $spool: give $(echo "$is_bad" | head -n 1) to root or user \
+$me, and let no others write to it; or name another spool"; }
+reach() {
+place= rest=$1 links=0
+set --
+while [ -n "$rest" ]; do
+part=${rest%%/*}
+case $rest in */*) rest=${rest#*/} ;; *) rest= ;; esac
+case $part in "" | .) continue ;; ..) place=${place%/*}; continue ;; esac
+set -- "$@" "$place/"
+if [ -L "$place/$part" ]; then
+links=$((links + 1)); [ $links -le 40 ] || refuse "the spool $spool: too many symbolic links"
+set -- "$@" "$place/$part"
+to=$(readlink "$place/$part"); rest=$to/$rest
+case $to in /*) place= ;; esac
+continue
+fi
+place=$place/$part
+if [ ! -d "$place" ]; then
+trust "$@"
+[ "$verb" != check ] || [ -e "$place" ] || exit 0
+mkdir -- "$place" || [ -d "$place" ] || refuse "the spool $spool cannot be written"
+fi
+done
+trust "$@"
+}
+me=$(id -u) home=$(pwd -P) || refuse "the directory of this agent type cannot be found"
+case $spool in /*) ;; *) refuse "the spool $spool must begin with / or ~/" ;; esac
+reach "$spool"
+cd -P "$place/" || refuse "the spool $spool cannot be entered"
+[ -n "$(find . -prune -user "$me" -perm 0700)" ] || refuse "the spool $spool must be ours, and its mode 0700"
+[ "$verb" != check ] || exit 0
+mkdir -p "./$site" && cd -P "./$site" || refuse "the spool $spool cannot be written"
 keeps() { pair "$1/state"; [ "$third" = "$boot" ] && is_alive "$first" "$second"; }
-send() { pair "$1/pid"; if [ -z "$first" ]; then ln -s closed "$1/pid" 2>/dev/null || pair "$1/pid"; fi
-[ -n "$second" ] && is_alive "$first" "$second" || return 0
-kill -s "$2" -- "-$first" 2>/dev/null || kill -s "$2" "$first" 2>/dev/null; }
+marked() { grep -lszxF "DROVER_ENTRY=$place/$site/$1" $2 2>/dev/null; }
+end_marked() {
+found=1 times=0
+while every=$(marked "$1" "/proc/[0-9]*/environ"); [ -n "$every" ]; do
+found=0 times=$((times + 1))
+[ $times -le $((grace * 20 + 50)) ] || refuse "what is left of attempt $1 cannot be ended"
+for each_pid in $every; do
+each_pid=${each_pid#/proc/}; each_pid=${each_pid%/environ}
+is_pid "$each_pid" && look "$each_pid" && since=$began || continue
+marked "$1" "/proc/$each_pid/environ" >/dev/null && is_alive "$each_pid" "$since" && kill -s KILL "$each_pid"
+done
+nap 0.1
+done
+return $found
+}
 finish() {
-if ln -s closed "$1/state" 2>/dev/null; then return 0; fi
+if ln -s closed "$1/state" 2>/dev/null; then end_marked "$1"; return 0; fi
 pair "$1/state"; [ "$third" = "$boot" ] || return 0
 [ ! -e "$1/end" ] && keeps "$1" && send "$1" HUP
 n=0
@@ -132,37 +213,40 @@ n=$((n + 1)); [ $n -le $((grace * 10)) ] || send "$1" KILL
 [ $n -le $((grace * 20 + 50)) ] || return 1
 nap 0.1
 done
-[ -e "$1/end" ] || { send "$1" KILL; while pair "$1/pid"; [ -n "$second" ] && is_alive "$first" "$second"; do
-n=$((n + 1)); [ $n -le $((grace * 20 + 50)) ] || return 1; nap 0.1; done; }
+[ -e "$1/end" ] || { while send "$1" KILL; is_left "$1"; do
+n=$((n + 1)); [ $n -le $((grace * 20 + 50)) ] || return 1; nap 0.1; done; end_marked "$1"; }
 return 0
 }
-drop() { [ "$(readlink "$1/state")" != closed ] || return 0; rm -rf -- "$1"; }
+drop() { [ "$(readlink "$1/state")" != closed ] || return 0; rm -rf -- "./$1"; }
 
 case $verb in release)
-find "$spool" -mindepth 1 -maxdepth 1 -type d -mtime +1 -name '*.*' | while IFS= read -r each; do
+find . -mindepth 1 -maxdepth 1 -type d -mtime +1 -name '*.*' | while IFS= read -r each; do
 [ "$(readlink "$each/state")" != closed ] || rm -rf -- "$each"
 done
 failed=0
 for name in "$@"; do
-[ -d "$spool/$name" ] || mkdir -- "$spool/$name" || { failed=1; continue; }
-if finish "$spool/$name"; then drop "$spool/$name"; else failed=1; fi
+[ -d "$name" ] || mkdir -- "$name" || { failed=1; continue; }
+if finish "$name"; then drop "$name"; else failed=1; fi
 done
-for each in "$spool"/*.*; do
-[ ! -d "$each" ] || [ "$(readlink "$each/state")" = closed ] || echo "${each##*/}"
+for each in *.*; do
+is_count "${each%%.*}" && is_count "${each#*.}" && [ -d "$each" ] || continue
+[ "$(readlink "$each/state")" = closed ] || echo "$each"
 done
 exit $failed ;;
 esac
 
 job=$1 attempt=$2 turn=$3 limit=$4 told=$5; shift 5
-entry=$spool/$job.$attempt
-is_newer() { for each in "$entry"/turn.*; do [ "${each##*.}" -le "$turn" ] || return 0; done; return 1; }
+entry=$job.$attempt
+is_newer() { for each in "$entry"/turn.*; do
+is_count "${each##*.}" && [ "${each##*.}" -gt "$turn" ] && return 0; done; return 1; }
 pass() { is_newer || [ -e "$entry/end" ] || send "$entry" "$1"; }
 signals="INT QUIT TERM USR1 USR2 ALRM CONT WINCH"
 for name in $signals; do trap "pass $name" $name; done
 trap "pass KILL" PWR; trap "pass STOP" TSTP; trap "pass HUP" VTALRM
 if [ "$verb" = start ] && mkdir -- "$entry" 2>/dev/null; then
-for each in "$spool/$job".*; do
+for each in "$job".*; do
 other=${each##*.}
+is_count "$other" || continue
 [ "$other" -le "$attempt" ] || { ln -s closed "$entry/state"; die USR1; }
 [ "$other" -lt "$attempt" ] || continue
 finish "$each" || { rm -rf -- "$entry"; refuse "attempt $other of this job cannot be ended"; }
@@ -171,8 +255,8 @@ done
 : >"$entry/turn.$turn" && cat >"$entry/in" && : >"$entry/out" && : >"$entry/err" \\
 && printf '%-63s\\n' '' >"$entry/end.new" && store "$entry/end.new" "$entry/in" "$entry" \\
 || { rm -rf -- "$entry"; refuse "the spool takes no more"; }
-DROVER_KEEPER=$job.$attempt setsid /bin/sh -c "$keeper_script" drover-keeper "$entry" "$limit" "$grace" "$@" \\
-</dev/null >/dev/null 2>&1 &
+DROVER_KEEPER=$entry DROVER_ENTRY=$place/$site/$entry setsid /bin/sh -c "$keeper_script" drover-keeper \\
+"$waiter_script" "$entry" "$limit" "$grace" "$home" "$@" </dev/null >/dev/null 2>&1 &
 keeper=$! n=0
 until [ -L "$entry/state" ]; do
 kill -s 0 $keeper 2>/dev/null && look $keeper && [ "$seen" != Z ] || [ -L "$entry/state" ] || die USR2
@@ -181,18 +265,33 @@ done
 fi
 [ -d "$entry" ] || mkdir -- "$entry" || refuse "the spool takes no more"
 : >"$entry/turn.$turn" || refuse "the spool takes no more"
-if ln -s closed "$entry/state" 2>/dev/null; then store "$entry" "$spool"; fi
-pair "$entry/state"; [ "$first" != closed ] || die USR1
+if ln -s closed "$entry/state" 2>/dev/null; then store "$entry" .; fi
+pair "$entry/state"
+[ "$first" != closed ] || { ! end_marked "$entry" || die USR2; die USR1; }
 [ -n "$third" ] || refuse "what the spool holds of the job cannot be read"
 keeper=$first its_start=$second its_boot=$third
 [ -z "$told" ] || pass "$told"
-cd "$entry" || refuse "what the spool holds of the job cannot be read"
+cd -P "./$entry" || refuse "what the spool holds of the job cannot be read"
+name=$entry entry=.
 echo "$keeper" || die TERM
+is_whole() { [ -e out.all ] && [ -e err.all ]; }
 lost() {
-[ -e end ] && return
+[ ! -e end ] || return 0
+n=0
 if [ "$its_boot" = "$boot" ]; then
-while send . KILL; pair pid; [ -n "$second" ] && is_alive "$first" "$second"; do nap 0.1; done
+is_noted . || while send . KILL; is_left .; do
+n=$((n + 1)); [ $n -lt 100 ] || ! leads "$third" "$fourth" || kill -s KILL "$third"
+nap 0.1
+done
+while is_noted . && ! is_whole && [ $n -lt $((grace * 10)) ]; do n=$((n + 1)); nap 0.1; done
 fi
+pair pid
+if [ "$first" != closed ] && is_noted . && [ "$code" -le 128 ] && { [ "$code" -eq 0 ] || is_whole; }; then
+is_whole || : >cut
+store out err end.new; mv end.new end 2>/dev/null || [ -e end ] || refuse "its exit status cannot be kept"
+return 0
+fi
+end_marked "$name"
 die USR2
 }
 deaf() { trap "" HUP $signals PWR TSTP VTALRM; }
@@ -223,6 +322,7 @@ emit; rest out; rest err >&2
 for name in out err; do
 [ ! -e $name.lost ] || echo "drover: the spool was full, the rest of std$name is lost" >&2
 done
+[ ! -e cut ] || echo "drover: the keeper was killed, the end of the output may be lost" >&2
 read -r code <end || refuse "its exit status cannot be read"
 exit $code
 """
@@ -240,10 +340,15 @@ def release_words(spool: str, site: str, entries: Sequence[tuple[int, int]], gra
     return _words("release", spool, site, grace, *[f"{job}.{attempt}" for job, attempt in entries])
 
 
+def check_words(spool: str) -> tuple[bytes, ...]:
+    """Return the argv that exits with 0 if jobs may be kept in a spool, else prints why; changes nothing."""
+    return _words("check", spool, "", 1)
+
+
 def _words(verb: str, spool: str, site: str, grace: int, *rest: object) -> tuple[bytes, ...]:
     words = (verb, spool, site, grace, *rest)
     said = [word if isinstance(word, bytes) else os.fsencode(str(word)) for word in words]
-    return (b"/bin/sh", b"-c", _ATTACH.encode(), b"drover-attach", _KEEPER.encode(), *said)
+    return (b"/bin/sh", b"-c", _ATTACH.encode(), b"drover-attach", _KEEPER.encode(), _WAITER.encode(), *said)
 
 
 def carried(number: int) -> int:

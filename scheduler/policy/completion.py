@@ -344,8 +344,13 @@ def end_by_command(state: State, pk: int, how: str, text: str, now: float) -> bo
 
 
 def signal(state: State, pk: int, number: int) -> int:
-    """Send a signal to all agents that work on a job; return how many there are."""
-    slots = [slot for slot in state.slots.all if slot.job is not None and slot.job.pk == pk]
+    """Send a signal to all agents that work on a job; return how many there are.
+
+    None goes to a process that is attached to a detached job and has not said so: it would die of it, which would be
+    taken for what it says of the job.
+    """
+    is_deaf = state.attachments.first_lines
+    slots = [slot for slot in state.slots.all if slot.job is not None and slot.job.pk == pk and slot not in is_deaf]
     working = [slot for slot in slots if slot.state == ST_RUNNING]
     for slot in working:
         state.emit(Signal(slot.number, number))

@@ -21,6 +21,7 @@ from scheduler.policy.state import State
 SOON_S: Final = 1.0  # until a job whose attached process is gone is adopted anew, or one that has ended is released
 LATER_S: Final = 10.0  # the same, where the host could not look at it
 RECORD_S: Final = 0.5
+MOST_PID: Final = 1 << 22  # of Linux
 
 
 def begin(state: State, slot: Slot, job: Job, spawn: Spawn, now: float) -> None:
@@ -151,9 +152,10 @@ def take_pid_line(state: State, slot: Slot, data: bytes) -> bytes:
     if found is None:
         return b""
     line, rest = found
-    if not line.isdigit():
+    pid = int(line) if line.isdigit() and len(line) <= len(str(MOST_PID)) else 0
+    if not 1 < pid <= MOST_PID:  # a host printed something else
         return line + b"\n" + rest
-    slot.set_pid(int(line))
+    slot.set_pid(pid)
     if slot.job is not None:
         state.began_before(slot.job, slot)  # so its row is to say the pid
     return rest

@@ -14,8 +14,8 @@ from scheduler.drivers.keeper_scripts import INTERRUPTED, NOT_BEGUN, NOT_KEPT, c
 from scheduler.model.events_and_effects import Keeper
 from tests.needs import need
 from tests.patience import PATIENCE_S
+from tests.spool_tools import end_kept
 
-CLOSED = "closed"
 LOOK_S = 0.02  # seconds between two looks at the state of a process, of whose change we get no event
 
 
@@ -88,12 +88,11 @@ class Spool:
         for attached in self.attached:
             attached.process.kill()
             attached.process.communicate()
-        for link in self.path.glob("site/*/*"):
-            if link.name in ("state", "pid") and link.is_symlink() and os.readlink(link) != CLOSED:
-                kill_if_alive(int(os.readlink(link).split()[0]))
+        end_kept(self.path.glob("site/*/*"))
 
 
 def kill_if_alive(pid: int) -> None:
+    assert pid > 1
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -11,10 +11,10 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from signal import SIGCONT, SIGKILL, SIGUSR1
+from signal import SIGCONT, SIGUSR1
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -27,6 +27,7 @@ from tests.faults.launcher import BUCKETS
 from tests.faults.versions import Version
 from tests.integration.daemon import ARMED_RUN, BASE, ERRORS, PYTHON, RUN, Daemon, agent
 from tests.patience import LONG_PATIENCE_S
+from tests.spool_tools import end_kept
 
 HERE = Path(__file__).parent
 AUDIT = HERE / "audit.sql"
@@ -302,10 +303,7 @@ class Site:
 
     def end_keepers(self) -> None:
         """Kill what detached jobs that have not ended have left."""
-        for link in self.spool.glob("*/*/*"):
-            if link.name in ("state", "pid") and link.is_symlink():
-                with suppress(ValueError, ProcessLookupError):
-                    os.killpg(int(os.readlink(link).split()[0]), SIGKILL)
+        end_kept(self.spool.glob("*/*/*"))
 
     def name(self, daemon: Daemon) -> str:
         """Return the name of a daemon."""

@@ -7,7 +7,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.cli_tools import CONFIG, Drover, finish
+from tests.integration.ssh_tools import table
+from tests.needs import need
 from tests.role_tools import grant_roles
+from tests.ssh.sshd import serving
 
 STATEMENTS = """
 db = "statements"
@@ -162,3 +165,44 @@ def test_check_accepts_a_program_whose_interpreter_exists(
     (tmp_path / "agent").chmod(0o755)
     config.write_text(f'{CONFIG}[agents.mine]\ncommand = ["{tmp_path / "agent"}"]\n')
     assert f"ok   agent mine: {tmp_path / 'agent'}\n" in drover("check").out
+
+
+DETACHED = """
+[agents.long]
+command = ["sh", "-c", "{args}"]
+kind = "exec"
+detached = true
+"""
+
+
+@pytest.mark.parametrize("word", ["check", "doctor"])
+def test_spool_that_others_may_replace_is_a_failure(
+    drover: Drover, config: Path, database_with_roles: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", database_with_roles)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    local = f'[hosts.local]\nspool = "{tmp_path}/open/spool"\n'
+    config.write_text(CONFIG.replace("[hosts.local]\n", local) + DETACHED)
+    done = drover(word)
+    assert done.status == 1
+    (line,) = [line for line in done.out.splitlines() if "spool of host local" in line]
+    assert line.startswith("FAIL")
+    assert f"give {tmp_path}/open/ to root or user" in line
+    assert not (tmp_path / "open" / "spool").exists()
+
+
+def test_spool_of_a_host_over_ssh_is_looked_at_there(
+    drover: Drover, config: Path, database_with_roles: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("sshd")
+    monkeypatch.setenv("DROVER_DATABASE_URL", database_with_roles)
+    spool = tmp_path / "spool"
+    spool.mkdir(mode=0o755)
+    with serving(tmp_path) as server:
+        config.write_text(CONFIG + DETACHED + 'hosts = ["beta"]\n' + table("beta", server) + f'spool = "{spool}"\n')
+        before = drover("check").out
+        spool.chmod(0o700)
+        after = drover("check").out
+    assert f"FAIL spool of host beta: detached jobs cannot begin: the spool {spool} must be ours" in before
+    assert f"ok   spool of host beta: {spool}" in after

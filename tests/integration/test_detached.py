@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from tests.cli_tools import run_as
+from tests.drivers.test_keeper import await_death
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent
 from tests.integration.puppets import settings
 from tests.integration.ssh_tools import SOON, reached, table
 from tests.needs import need
 from tests.patience import LONG_PATIENCE_S, PATIENCE_S
+from tests.spool_tools import end_kept
 from tests.ssh.sshd import Server, serving
 
 SHELL = ("sh", "-c", "{args}")
@@ -56,10 +58,7 @@ class Site:
         return list(self.spool.glob("*/*.*"))
 
     def end(self) -> None:
-        for link in self.spool.glob("*/*/*"):
-            if link.name in ("state", "pid") and link.is_symlink():
-                with suppress(ValueError, ProcessLookupError):
-                    os.killpg(int(os.readlink(link).split()[0]), signal.SIGKILL)
+        end_kept(self.spool.glob("*/*/*"))
 
 
 @pytest.fixture
@@ -73,6 +72,12 @@ def begun(daemon: Daemon, site: Site, pk: int) -> None:
     """Wait until the command of a job runs, and its row says so."""
     daemon.wait(pk, "running")
     daemon.until(lambda: site.starts)
+
+
+def named(site: Site, link: str) -> int:
+    """Return the pid that a link of the only entry names."""
+    (entry,) = site.entries()
+    return int(os.readlink(entry / link).split()[0])
 
 
 def end(daemon: Daemon, number: int) -> None:
@@ -200,6 +205,41 @@ def test_reboot_of_the_host_is_an_interruption_c41(launch: Launch, site: Site) -
 
 
 @pytest.mark.slow
+def test_command_that_ended_without_its_keeper_is_not_begun_again_c41(launch: Launch, site: Site) -> None:
+    first = launch(site.config())
+    pk = first.insert(jq_type="long", jq_args=site.script(3))
+    begun(first, site, pk)
+    end(first, signal.SIGKILL)
+    command = named(site, "pid")
+    os.kill(named(site, "state"), signal.SIGKILL)
+    site.go.touch()
+    await_death(command)
+    second = launch(site.config())
+    row = second.wait(pk, "failed")
+    assert (row["jq_attempt"], row["jq_exitcode"], row["jq_interruptions"]) == (1, 3, 0)
+    assert output(second, pk) == "one\ntwo\n"
+    assert site.starts == [f"{pk}.1"]
+
+
+@pytest.mark.slow
+def test_command_runs_fully_once_though_its_keeper_is_killed_in_a_reexec_c41(launch: Launch, site: Site) -> None:
+    """It ends as soon as its keeper is gone, which nobody watches while the program is executed anew."""
+    daemon = launch(site.config())
+    gone = "while [ ! -e {go} ] || kill -0 $(cat {go}); do sleep 0.01; done 2>/dev/null"
+    waits = f"echo begin >>{site.count}; {gone.format(go=site.go)}; echo end >>{site.count}"
+    pk = daemon.insert(jq_type="long", jq_args=waits)
+    begun(daemon, site, pk)
+    keeper = named(site, "state")
+    (site.go.parent / "named").write_text(str(keeper))
+    (site.go.parent / "named").rename(site.go)  # the command must not read half of it
+    daemon.insert(jq_type="command", jq_args="reexec", role="drover_operator")
+    daemon.until(lambda: not daemon.agent_pids())
+    os.kill(keeper, signal.SIGKILL)
+    daemon.wait(pk, timeout=LONG_PATIENCE_S)
+    assert site.starts.count("end") == 1
+
+
+@pytest.mark.slow
 def test_job_whose_row_says_running_and_that_never_began_goes_back_c41(launch: Launch, site: Site) -> None:
     daemon = launch(site.config())
     daemon.stop()
@@ -236,8 +276,7 @@ def reason(daemon: Daemon, pk: int) -> str:
 
 
 def keeper(site: Site) -> int:
-    (entry,) = site.entries()
-    return int(os.readlink(entry / "state").split()[0])
+    return named(site, "state")
 
 
 def test_why_says_where_a_detached_job_runs_c41(launch: Launch, site: Site) -> None:

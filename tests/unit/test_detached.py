@@ -5,6 +5,7 @@ from typing import Any
 import attrs
 import pytest
 
+from scheduler.daemon.detached_jobs import read_entries
 from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model import states as s
@@ -143,6 +144,41 @@ def test_first_line_is_no_output_of_the_command_c41() -> None:
     core.handle(e.Gone(number, 0), 1.0)
     written = [row for request in settle(core, 1.0) if isinstance(request, r.WriteOutput) for row in request.rows]
     assert "".join(row.text for row in written) == "one\n"
+
+
+@pytest.mark.parametrize("line", [b"0", b"1", b"-1", b"4194305", b"2147483648", b"9" * 5000, b"\xb2", b"DROVER 1", b""])
+def test_first_line_that_is_no_pid_is_output_c41(line: bytes) -> None:
+    core = core_of()
+    slot = core.state.slots.all[begun(core)]
+    core.exec_output(slot.number, "out", line + b"\n", 0.0)
+    assert slot.pid is None
+    core.handle(e.Gone(slot.number, 0), 1.0)
+    written = [row for request in settle(core, 1.0) if isinstance(request, r.WriteOutput) for row in request.rows]
+    assert "".join(row.text for row in written).endswith("\n")
+
+
+def test_no_signal_is_sent_to_an_attached_process_before_it_has_said_so_c41() -> None:
+    """It would die of SIGUSR1 before it traps that, and be taken to say that the command was never begun."""
+    core = core_of(adoption(1))
+    core.schedule(0.0)
+    (spawn,) = effects(core, e.Spawn)
+    core.handle(e.Created(spawn.slot, 100), 0.0)
+    assert core.signal(1, 10) == 0
+    assert effects(core, e.Signal) == []
+    core.exec_output(spawn.slot, "out", b"4711\n", 0.0)
+    assert core.signal(1, 10) == 1
+
+
+@pytest.mark.parametrize(
+    ("printed", "entries"),
+    [
+        (b"7.1\n12.3\n", {(7, 1), (12, 3)}),
+        (b"9223372036854775807.2147483647\n9223372036854775808.1\n1.2147483648\n", {(2**63 - 1, 2**31 - 1)}),
+        (b"Welcome\n1\n-1.1\n7.1.2\n7. 1\n" + b"9" * 5000 + b".1\n\xc2\xb2.1\n", set()),
+    ],
+)
+def test_only_names_of_entries_are_read_from_what_a_host_prints_c41(printed: bytes, entries: set[Any]) -> None:
+    assert read_entries(printed) == entries
 
 
 def test_job_is_forgotten_and_adopted_when_its_link_is_lost_c41() -> None:
