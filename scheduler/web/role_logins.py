@@ -57,7 +57,7 @@ def check(connection: psycopg.Connection, conninfo: str, role: str) -> None:
     if others := [name for name, value in used.items() if name not in OF_SERVER and value != wanted.get(name, "")]:
         raise ConfigError(f"the login of drover web has {', '.join(others)}, which would serve for everybody: take it "
                           "out of url, of the service file and of the environment")  # fmt: skip
-    if not pg.used_password or getattr(pg, "used_gssapi", False):
+    if not pg.used_password or ("require_auth" in used and pg.used_gssapi):  # both came with libpq 16
         raise ConfigError(UNPROVEN)
     if (row := connection.execute("select session_user").fetchone()) != (role,):
         raise ConfigError(f"the database let another role in, {row and row[0]}: a pooler before it signs in for others")
