@@ -54,6 +54,7 @@ from scheduler.web.templating import STATIC, environment
 GRACE_S = 2  # for requests in hand, after Ctrl-C
 TIDY_S: Final = 30.0
 MOST_CONNECTIONS: Final = 1000
+BACKLOG: Final = 100  # so many are accepted before any is counted
 RESERVED_FILES: Final = 200  # for sessions of the database, and what a page reads
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 SAFE: Final = ("GET", "HEAD")
@@ -93,6 +94,7 @@ def settings(app: Starlette, limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
         app, loop="asyncio", http=cast("type[asyncio.Protocol]", partial(LimitedConnection, limits)), ws="none",
         lifespan="on", log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_S,
+        backlog=BACKLOG,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from tests.faults.server import Server
 
-ROLE, PASSWORD = "visitor_of_test", "right password"  # noqa: S105
+ROLE, PASSWORD = "visitor_of_test", "right password"
 RULES = f"""
 local all postgres trust
 local trusting all trust
@@ -21,8 +21,7 @@ local all {ROLE} scram-sha-256
 hostssl certified {ROLE} 127.0.0.1/32 scram-sha-256 clientcert=verify-ca
 host postgres {ROLE} 127.0.0.1/32 scram-sha-256
 """
-CERTIFICATE = ("openssl", "req", "-x509", "-nodes", "-days", "2", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-               "-subj", "/CN=localhost")  # fmt: skip
+CERTIFICATE = ("openssl", "req", "-x509", "-nodes", "-days", "2", "-newkey", "rsa:2048", "-subj", "/CN=localhost")
 
 
 class AskingServer:
@@ -60,8 +59,9 @@ class AskingServer:
             (self.server.data / name).chmod(0o600)
         self.passwords.write_text(f"*:*:*:{ROLE}:{PASSWORD}\n")
         self.passwords.chmod(0o600)
-        self.services.write_text(f"[here]\n{self.by_socket.replace(' ', chr(10))}\npassfile={self.passwords}\n"
-                                 f"password={PASSWORD}\noptions=-c work_mem=77kB\nsslcert={self.certificate}\n")  # fmt: skip
+        where = self.by_socket.replace(" ", "\n")
+        given = f"passfile={self.passwords}\npassword={PASSWORD}\noptions=-c work_mem=77kB\nsslcert={self.certificate}"
+        self.services.write_text(f"[here]\n{where}\n{given}\n")
 
 
 @contextmanager

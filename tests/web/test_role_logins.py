@@ -1,6 +1,5 @@
 """A visitor's login is made with what the visitor gave, and with nothing that libpq finds for this process."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -9,19 +8,13 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 from starlette.testclient import TestClient
 
+from scheduler.errors import ConfigError
+from scheduler.web import role_logins
 from scheduler.web.server import make_app
-from tests.needs import need
-from tests.web.asking_server import PASSWORD, ROLE, AskingServer, asking_server
+from tests.web.asking_server import PASSWORD, ROLE, AskingServer
 from tests.web.conftest import KEY, ORIGIN
 
 VARIABLES = [option.envvar.decode() for option in Conninfo.get_defaults() if option.envvar]
-
-
-@pytest.fixture(scope="module")
-def asking() -> Iterator[AskingServer]:
-    need("postgres")
-    with asking_server() as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)
@@ -131,3 +124,23 @@ def test_a_role_of_another_name_is_looked_for_in_the_same_database(
     monkeypatch.setenv("PGPORT", str(asking.port))
     assert sign_in("user=postgres", PASSWORD) == (303, "drover=")
     assert sign_in("user=postgres", "")[0] == 403
+
+
+def test_a_login_that_became_another_role_is_refused(asking: AskingServer) -> None:
+    conninfo = role_logins.conninfo_of(asking.by_socket, ROLE, PASSWORD)
+    with psycopg.connect(conninfo) as connection, pytest.raises(ConfigError, match=f"another role in, {ROLE}"):
+        role_logins.check(connection, conninfo, "drover_operator")
+
+
+@pytest.mark.parametrize(
+    ("configured", "asked"),
+    [
+        ("", "scram-sha-256,md5,password"),
+        ("scram-sha-256", "scram-sha-256"),
+        ("none,scram-sha-256", "scram-sha-256"),
+        ("gss", "scram-sha-256,md5,password"),
+        ("!password, !none", "scram-sha-256,md5"),
+    ],
+)
+def test_a_stricter_choice_of_methods_is_kept(configured: str, asked: str) -> None:
+    assert role_logins._methods(configured) == asked
