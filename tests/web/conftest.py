@@ -54,6 +54,7 @@ def operator(web_database: str) -> Iterator[TestClient]:
 @pytest.fixture(scope="module")
 def asking() -> Iterator[AskingServer]:
     """Yield a server that asks for passwords, with databases that have no schema."""
-    need("postgres")
+    need("postgres account")
+    need("openssl")
     with asking_server() as made:
         yield made

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from scheduler.errors import ConfigError
 from scheduler.web import role_logins
 from scheduler.web.server import make_app
+from tests.needs import need
 from tests.web.asking_server import PASSWORD, ROLE, AskingServer
 from tests.web.conftest import KEY, ORIGIN
 
@@ -106,8 +107,7 @@ def test_a_server_that_asks_for_no_password_proves_nothing(asking: AskingServer)
 def test_a_key_for_scram_in_a_service_is_named(
     asking: AskingServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    if "scram_client_key" not in {option.keyword.decode() for option in Conninfo.get_defaults()}:
-        pytest.skip("needs libpq 18")
+    need("libpq 18")  # which came with this keyword
     with psycopg.connect(asking.by_socket) as admin:
         row = admin.execute("select rolpassword from pg_authid where rolname = %s", [ROLE]).fetchone()
     assert row
