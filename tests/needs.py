@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from psycopg import pq
 
 
 def _has_postgres() -> bool:
@@ -71,6 +72,8 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "pg of node": lambda: _runs("env", f"NODE_PATH={NODE_PATH}", "node", "-e", "require('pg')"),
     "pgsql of php": lambda: _runs("php", "-r", "exit((int) !function_exists('pg_connect'));"),
     "psql": lambda: shutil.which("psql") is not None,
+    "libpq 18": lambda: pq.version() >= 180000,
+    "openssl": lambda: shutil.which("openssl") is not None,
     "perl": lambda: shutil.which("perl") is not None,
     "python": lambda: True,
     "gcc": lambda: shutil.which("gcc") is not None,

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from time import monotonic
 from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server, write_to_textfile
+from prometheus_client import CollectorRegistry, generate_latest, write_to_textfile
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -19,6 +19,7 @@ from scheduler.cli.output import warn
 from scheduler.cli.web_and_metrics import address, cannot_listen
 from scheduler.errors import ConfigError, DroverError
 from scheduler.metrics.families import STATEMENTS, families
+from scheduler.metrics.scrape_server import ScrapeServer
 from scheduler.model.config import Config
 
 FRESH_S: Final = 1.0  # for so long an answer is given again: scrapes that come faster cost the database nothing
@@ -89,15 +90,15 @@ def export(options: Namespace, config: Config) -> int:
 
 def _serve(host: str, port: int, registry: CollectorRegistry) -> int:
     try:
-        server, thread = start_http_server(port, host, registry)
+        server = ScrapeServer(host, port, registry)
     except OSError as error:
         raise cannot_listen("metrics", host, port, error) from error
-    try:
-        print(f"metrics are at {address(host, server.server_port)}/metrics until Ctrl-C", flush=True)
-        thread.join()  # Ctrl-C may come at once after the line
-    except KeyboardInterrupt:
-        server.shutdown()
-        server.server_close()
+    with server:
+        try:
+            print(f"metrics are at {address(host, server.server_port)}/metrics until Ctrl-C", flush=True)
+            server.serve_forever()
+        except KeyboardInterrupt:  # which may come at once after the line
+            pass
     return 0
 
 

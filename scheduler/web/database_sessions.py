@@ -17,6 +17,7 @@ from psycopg.pq import ConnStatus, TransactionStatus
 from scheduler.cli.database_session import MASKED, NOTHING, Session, open_session, translated_errors
 from scheduler.drivers.statements import STANDARD, setting
 from scheduler.errors import WorldError
+from scheduler.web import role_logins
 
 APPLICATION: Final = "drover web"
 MOST_SESSIONS: Final = 4  # of one login
@@ -38,9 +39,10 @@ class _Kept(NamedTuple):
 class Login:
     """A login at the database, whose few sessions are opened when they are needed and closed when they idle."""
 
-    def __init__(self, conninfo: str, *, is_visitor: bool) -> None:
+    def __init__(self, conninfo: str, *, is_visitor: bool, role: str = "") -> None:
+        """`role` is that of a person who gave it and its password; each session is checked to be that one's."""
         self.conninfo = make_conninfo(conninfo, fallback_application_name=APPLICATION, connect_timeout=CONNECT_LIMIT_S)
-        self.is_visitor = is_visitor
+        self.is_visitor, self.role = is_visitor, role
         self._kept: list[_Kept] = []
         self._lock = threading.Lock()
         self._places = threading.BoundedSemaphore(MOST_SESSIONS)
@@ -104,6 +106,8 @@ class Login:
         close = ExitStack()
         try:
             session = close.enter_context(open_session(self.conninfo))
+            if self.role:
+                role_logins.check(session.connection, self.conninfo, self.role)
             session.connection.execute(setting(STANDARD))
             session.run("limit_session", limit_ms=str(STATEMENT_LIMIT_MS))
             if self.is_visitor:
@@ -125,12 +129,6 @@ def writing(session: Session) -> Iterator[None]:
 def shows_states_only(session: Session) -> bool:
     """Return whether the role sees no data of jobs, so that visitors may see all that it sees."""
     return session.access["jobqueue"] in (MASKED, NOTHING)
-
-
-def asks_for_password(conninfo: str) -> bool:
-    """Log in, and return whether the server wanted the password. Errors: psycopg.OperationalError."""
-    with psycopg.connect(conninfo, connect_timeout=CONNECT_LIMIT_S) as connection:
-        return bool(connection.pgconn.used_password)
 
 
 def _is_open(connection: psycopg.Connection) -> bool:

@@ -6,8 +6,9 @@ again, by the rights of the person who has signed in there.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import psycopg
@@ -20,6 +21,7 @@ OF_JOBS: Final = ("drover_event", "drover_output")  # whose payload has the numb
 EVERY: Final = frozenset({0})  # in place of numbers: this may concern any job
 NUMBER: Final = re.compile(r'(?:"jq_pk" ?: ?|[\[ ,])(\d{1,19})')
 MOST_BROWSERS: Final = 500
+MOST_OF_VISITOR: Final = 100  # of one role, or of one address that has not signed in
 ALIVE_S: Final = 20.0  # a proxy may cut what is silent for longer
 PAUSE_S: Final = 0.1  # between two messages to one browser
 POLL_S: Final = 2.0  # of a replica, which announces nothing
@@ -44,11 +46,22 @@ class Changes:
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
         self._listeners: set[Listener] = set()
+        self._places: Counter[str] = Counter()  # by visitor
         self._is_over = False
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._listeners) >= MOST_BROWSERS
+    def has_place(self, visitor: str) -> bool:
+        """Return whether one more browser of this visitor may wait."""
+        return self._places.total() < MOST_BROWSERS and self._places[visitor] < MOST_OF_VISITOR
+
+    @contextmanager
+    def place(self, visitor: str) -> Iterator[None]:
+        """Take a place for as long as the block lasts."""
+        self._places[visitor] += 1
+        try:
+            yield
+        finally:
+            self._places[visitor] -= 1
+            self._places += Counter()  # leaves out those with none
 
     async def listen(self) -> None:
         """Listen for ever; after a lost connection all pages are to be drawn anew."""

@@ -7,13 +7,15 @@ has checked before that it comes from one of our pages.
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qs
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from scheduler.cli.database_session import Session
 from scheduler.errors import ConfigError, WorldError
@@ -22,10 +24,12 @@ from scheduler.web.database_sessions import shows_states_only
 from scheduler.web.live_updates import Changes
 from scheduler.web.offered_verbs import NEEDS_CARE, possible, rights
 from scheduler.web.pages import Draw, Page
+from scheduler.web.password_pauses import neighbourhood
 
 COOKIE: Final = "drover"
 LOG: Final = logging.getLogger("uvicorn.error")
 LONGEST_FORM: Final = 65_536  # bytes
+MOST_FIELDS: Final = 5000
 
 Form = dict[str, list[str]]
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -86,17 +90,41 @@ async def changes(request: Request) -> Response:
     told: Changes = request.app.state.changes
     if not await run_in_threadpool(has_seen):
         return PlainTextResponse("no such job\n", 404)
-    if told.is_full:
+    person = request.state.person
+    visitor = f"role {person.name}" if person else address_of(request)
+    if not told.has_place(visitor):
         return PlainTextResponse("too many browsers wait for changes\n", 503)
-    return StreamingResponse(told.messages(job), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+    return ChangesResponse(told, visitor, job)
+
+
+class ChangesResponse(StreamingResponse):
+    """A stream of changes, which has a place from the moment in which it is sent."""
+
+    def __init__(self, told: Changes, visitor: str, job: int | None) -> None:
+        headers = {"x-accel-buffering": "no"}
+        super().__init__(told.messages(job), media_type="text/event-stream", headers=headers)
+        self._told, self._visitor = told, visitor
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._told.place(self._visitor):
+            await super().__call__(scope, receive, send)
+
+
+def address_of(request: Request) -> str:
+    """Return the address of who asks; a proxy on this machine says it, see drover(1)."""
+    return neighbourhood(request.client.host if request.client else "")
 
 
 def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     identify(request)
     return render(
-        request, Page("error.html", {"title": "Not found", "text": error.detail}, is_live=False), error.status_code
+        request, Page("error.html", {"title": _title(error), "text": error.detail}, is_live=False), error.status_code
     )
+
+
+def _title(error: HTTPException) -> str:
+    return "Not found" if error.status_code == HTTPStatus.NOT_FOUND else "This cannot be done"
 
 
 def failed(request: Request, error: Exception) -> Response:
@@ -120,16 +148,30 @@ def submitted(act: Callable[[Request, Form], Response]) -> Endpoint:
     """Return the endpoint of a form; `act` runs in a thread, since it waits for the database."""
 
     async def endpoint(request: Request) -> Response:
-        data = b""
-        async for part in request.stream():
-            data += part
-            if len(data) > LONGEST_FORM:
-                raise HTTPException(413, "the form is too long")
-        form = parse_qs(data.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=5000)
+        form = _form(await _body(request))
         identify(request)
         return await run_in_threadpool(act, request, form)
 
     return endpoint
+
+
+async def _body(request: Request) -> bytes:
+    data = b""
+    try:
+        async for part in request.stream():
+            data += part
+            if len(data) > LONGEST_FORM:
+                raise HTTPException(413, "the form is too long")
+    except ClientDisconnect as error:
+        raise HTTPException(400, "the form was cut short") from error
+    return data
+
+
+def _form(data: bytes) -> Form:
+    try:
+        return parse_qs(data.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError as error:
+        raise HTTPException(400, f"the form has more than {MOST_FIELDS} fields") from error
 
 
 def with_token(act: Callable[[Request, Form], Response]) -> Callable[[Request, Form], Response]:

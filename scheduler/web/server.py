@@ -11,8 +11,9 @@ import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from types import FrameType
-from typing import Final
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -30,9 +31,11 @@ from scheduler.cli.config_files import is_embedded_url
 from scheduler.cli.database_session import people_database
 from scheduler.cli.output import warn
 from scheduler.cli.web_and_metrics import address, cannot_listen
+from scheduler.drivers.os_calls import open_more_files
 from scheduler.errors import DroverError
 from scheduler.model.config import Config
 from scheduler.web import actions, pages, sign_in
+from scheduler.web.connection_limits import LimitedConnection, Limits
 from scheduler.web.database_sessions import Login
 from scheduler.web.live_updates import Changes
 from scheduler.web.request_handling import (
@@ -50,6 +53,9 @@ from scheduler.web.templating import STATIC, environment
 
 GRACE_S = 2  # for requests in hand, after Ctrl-C
 TIDY_S: Final = 30.0
+MOST_CONNECTIONS: Final = 1000
+BACKLOG: Final = 100  # so many are accepted before any is counted
+RESERVED_FILES: Final = 200  # for sessions of the database, and what a page reads
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 SAFE: Final = ("GET", "HEAD")
 POLICY: Final = (
@@ -74,15 +80,22 @@ def serve(options: Namespace, config: Config) -> int:
         key = secrets.token_urlsafe(18) if sys.stdout.isatty() or is_embedded_url(config.database.url) else ""
         app = make_app(conninfo, config.scheduler.group, key, names)
         announce(options.host, listener.getsockname()[1], key)
-        settings = uvicorn.Config(
-            app, loop="asyncio", http="h11", ws="none", lifespan="on", log_level="warning", access_log=False,
-            server_header=False, timeout_graceful_shutdown=GRACE_S,
-        )  # fmt: skip
+        _, files = open_more_files()
+        limits = Limits(connections=min(MOST_CONNECTIONS, files - RESERVED_FILES))
         try:
-            Server(settings, app.state.changes).run(sockets=[listener])
+            Server(settings(app, limits), app.state.changes).run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn raises it once more when all is closed
             pass
     return 0
+
+
+def settings(app: Starlette, limits: Limits) -> uvicorn.Config:
+    """Return the settings of the server."""
+    return uvicorn.Config(
+        app, loop="asyncio", http=cast("type[asyncio.Protocol]", partial(LimitedConnection, limits)), ws="none",
+        lifespan="on", log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_S,
+        backlog=BACKLOG,
+    )  # fmt: skip
 
 
 class Server(uvicorn.Server):

@@ -9,24 +9,26 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from scheduler.errors import ConfigError, DroverError
-from scheduler.web.database_sessions import Login, asks_for_password
+from scheduler.errors import ConfigError
+from scheduler.web import role_logins
+from scheduler.web.database_sessions import CONNECT_LIMIT_S, Login
 from scheduler.web.pages import Page
-from scheduler.web.request_handling import COOKIE, Form, identify, last, render
+from scheduler.web.password_pauses import Pauses
+from scheduler.web.request_handling import COOKIE, LOG, Form, address_of, identify, last, render
 
 IDLE_S: Final = 8 * 3600.0
 MOST: Final = 1000  # people who have signed in
-FAILURE_PAUSE_S: Final = 1.0  # after a wrong password
-TRIES_AT_ONCE: Final = 4
+MOST_OF_ROLE: Final = 20
+TRIES_AT_ONCE: Final = 8
+TRY_WAIT_S: Final = 5.0  # for one of these
 LONGEST: Final = 1000  # characters of a role or password
 
 
@@ -34,11 +36,15 @@ LONGEST: Final = 1000  # characters of a role or password
 class Person:
     """One browser in which a person has signed in."""
 
-    name: str
+    role: str  # empty for those with the key
     login: Login
     token: str = field(default_factory=secrets.token_urlsafe)  # of forms
     seen: float = 0.0
     notes: list[tuple[str, str]] = field(default_factory=list)  # (kind, text), shown once
+
+    @property
+    def name(self) -> str:
+        return self.role or "key"
 
     def note(self, kind: str, text: str) -> None:
         """Keep a note for the next page."""
@@ -65,6 +71,8 @@ class People:
         self._conninfo, self._key, self._now = conninfo, key, now
         self._people: dict[str, Person] = {}
         self._own = Login(conninfo, is_visitor=False)
+        self._lock = threading.Lock()
+        self._pauses = Pauses(now)
         self._tries = threading.BoundedSemaphore(TRIES_AT_ONCE)
 
     @property
@@ -78,35 +86,33 @@ class People:
             person.visit(self._now())
         return person
 
-    def sign_in(self, role: str, password: str) -> str:
+    def sign_in(self, role: str, password: str, address: str = "") -> str:
         """Return the secret of a new cookie. Errors: ConfigError, what is wrong with role or password."""
-        if not self._tries.acquire(blocking=False):
-            raise ConfigError("too many people sign in at this moment: try again")
-        try:
-            login = self._login(role, password)
-        except DroverError:
-            time.sleep(FAILURE_PAUSE_S)  # in a thread of its own
-            raise
-        finally:
-            self._tries.release()
+        login = self._login(role, password, address) if role else self._own_login(password)
         self.close_idle()
-        if len(self._people) >= MOST:
-            raise ConfigError("too many people have signed in: try again later")
         secret = secrets.token_urlsafe()
-        self._people[secret] = Person(role or "key", login, seen=self._now())
+        with self._lock:
+            mine = [person for person in self._people.values() if person.role == role]
+            same = [person.login for person in mine if person.login.conninfo == login.conninfo]
+            left_out = self._beyond(mine, MOST_OF_ROLE) or self._beyond(self._people.values(), MOST)
+            self._people[secret] = Person(role, same[0] if same else login, seen=self._now())
+        self.sign_out(left_out)
         return secret
 
     def sign_out(self, secret: str | None) -> None:
-        person = self._people.pop(secret or "", None)
+        with self._lock:
+            person = self._people.pop(secret or "", None)
         if person and person.login is not self._own:
             person.login.close_idle(0.0)
 
     def close_idle(self) -> None:
         """Sign out people who were away for hours, and close sessions that are not used."""
         limit = self._now() - IDLE_S
-        for secret in [secret for secret, person in self._people.items() if person.seen < limit]:
+        with self._lock:
+            people = dict(self._people)
+        for secret in [secret for secret, person in people.items() if person.seen < limit]:
             self.sign_out(secret)
-        for login in {person.login for person in self._people.values()} | {self._own}:
+        for login in {person.login for person in people.values()} | {self._own}:
             login.close_idle()
 
     def close(self) -> None:
@@ -115,28 +121,55 @@ class People:
             self.sign_out(secret)
         self._own.close_idle(0.0)
 
-    def _login(self, role: str, password: str) -> Login:
+    def _beyond(self, people: Collection[Person], most: int) -> str | None:
+        """Return the secret of the person who was away for longest, if one more is too many."""
+        if len(people) < most:
+            return None
+        oldest = min(people, key=lambda person: person.seen)
+        return next(secret for secret, person in self._people.items() if person is oldest)
+
+    def _own_login(self, password: str) -> Login:
+        """Return the login of `drover web` for its key, which is too long to be guessed: no pause is needed."""
+        if self._key and hmac.compare_digest(password.encode(), self._key.encode()):
+            return self._own
+        raise ConfigError("the key is wrong" if self._key else "a role is required")
+
+    def _login(self, role: str, password: str, address: str) -> Login:
+        """Return the login of a role that the database lets in by this password."""
+        if not password:
+            raise ConfigError("a password is required")
         if max(len(role), len(password)) > LONGEST or "\0" in role + password:
             raise ConfigError("role or password is wrong")
-        if not role:
-            if self._key and hmac.compare_digest(password.encode(), self._key.encode()):
-                return self._own
-            raise ConfigError("the key is wrong" if self._key else "a role is required")
-        conninfo = make_conninfo(self._conninfo, user=role, password=password)
+        self._pauses.begin(role, address)
+        if not self._tries.acquire(timeout=TRY_WAIT_S):
+            raise ConfigError("too many people sign in at this moment: try again")
         try:
-            if not asks_for_password(conninfo):
-                raise ConfigError("the database lets this role in without a password, so a login proves nothing: "
-                                  "set one up in pg_hba.conf, or sign in with the key")  # fmt: skip
-        except psycopg.OperationalError as error:
-            raise ConfigError(_refusal(error)) from error
-        return Login(conninfo, is_visitor=False)
+            login = _log_in(self._conninfo, role, password)
+        finally:
+            self._tries.release()
+        self._pauses.forget(role, address)
+        return login
 
 
-def _refusal(error: psycopg.OperationalError) -> str:
+def _log_in(conninfo: str, role: str, password: str) -> Login:
+    """Log in once, by what was given alone, and return the login. Errors: ConfigError, what to tell the visitor."""
+    login = Login(role_logins.conninfo_of(conninfo, role, password), is_visitor=False, role=role)
+    try:
+        with psycopg.connect(login.conninfo, connect_timeout=CONNECT_LIMIT_S) as connection:
+            role_logins.check(connection, login.conninfo, role)
+    except psycopg.Error as error:
+        raise ConfigError(_refusal(error)) from error
+    return login
+
+
+def _refusal(error: psycopg.Error) -> str:
     """Return the message for a visitor, which does not say whether there is such a role."""
     said = str(error)
+    if "did not complete authentication" in said:  # what require_auth has libpq say
+        return role_logins.UNPROVEN
     if "authentication failed" in said or "does not exist" in said or "not permitted to log in" in said:
         return "role or password is wrong"
+    LOG.warning("sign-in: %s", " ".join(said.split()))
     return "the database did not let this role in; the log of `drover web` has its words"
 
 
@@ -153,7 +186,7 @@ def sign_in(request: Request, form: Form) -> Response:
     """Sign in by role and password, or by the key alone; each sign-in gets a new cookie."""
     people = request.app.state.people
     try:
-        secret = people.sign_in(last(form, "role").strip(), last(form, "password"))
+        secret = people.sign_in(last(form, "role").strip(), last(form, "password"), address_of(request))
     except ConfigError as error:
         return render(request, _sign_in_page(request, str(error)), 403)
     people.sign_out(request.cookies.get(COOKIE))

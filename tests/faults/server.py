@@ -36,9 +36,9 @@ class Server:
                       "--no-instructions", "--wal-segsize=1", "-N")  # fmt: skip
         self.conninfo = make_conninfo(host=str(folder), user="postgres", dbname="postgres")
 
-    def start(self) -> None:
-        """Start it and wait until it takes connections."""
-        options = OPTIONS.format(self.folder)
+    def start(self, more: str = "") -> None:
+        """Start it, with more options, and wait until it takes connections."""
+        options = f"{OPTIONS.format(self.folder)} {more}"
         self._run("pg_ctl", "-D", self.data, "-l", self.folder / "log", "-w", "-o", options, "start")
 
     def stop(self, mode: str = "immediate") -> None:

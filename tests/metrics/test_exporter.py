@@ -41,9 +41,9 @@ class Scrapes:
 
 
 @contextmanager
-def exporting(database: str, folder: Path) -> Iterator[Scrapes]:
+def exporting(database: str, folder: Path, *prefix: str) -> Iterator[Scrapes]:
     variables = environment(make_conninfo(database, user="drover_readonly"), folder / "none")
-    argv = [*DROVER, "metrics", "--port", "0"]
+    argv = [*prefix, *DROVER, "metrics", "--port", "0"]
     with subprocess.Popen(argv, env=variables, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         address = re.search(r"http://127\.0\.0\.1:\d+/metrics", process.stdout.readline())
@@ -51,6 +51,17 @@ def exporting(database: str, folder: Path) -> Iterator[Scrapes]:
         yield Scrapes(address[0])
         process.send_signal(signal.SIGINT)
         assert process.wait() == 0
+
+
+HALF_HEAD = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n"
+
+
+def test_half_heads_keep_no_scrape_away(database_with_roles: str, tmp_path: Path) -> None:
+    with exporting(database_with_roles, tmp_path, "prlimit", "--nofile=256:256") as scrapes, ExitStack() as stack:
+        port = int(scrapes.address.rpartition(":")[2].partition("/")[0])
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30)).sendall(HALF_HEAD)
+        assert scrapes.read()["drover_up"] == 1
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from starlette.testclient import TestClient
 from scheduler.web.server import make_app
 from tests.cli_tools import ACTIVE
 from tests.conftest import _database
+from tests.needs import need
+from tests.web.asking_server import AskingServer, asking_server
 
 KEY = "a-key-of-this-run"
 ORIGIN = "http://localhost"
@@ -47,3 +49,12 @@ def operator(web_database: str) -> Iterator[TestClient]:
         signed_in = client.post("/sign-in", data={"role": "", "password": KEY})
         assert signed_in.status_code == 303
         yield client
+
+
+@pytest.fixture(scope="module")
+def asking() -> Iterator[AskingServer]:
+    """Yield a server that asks for passwords, with databases that have no schema."""
+    need("postgres account")
+    need("openssl")
+    with asking_server() as made:
+        yield made

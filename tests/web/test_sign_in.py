@@ -5,16 +5,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
-import scheduler.web.sign_in as people_module
 from scheduler.errors import ConfigError
 from scheduler.web.server import make_app
 from scheduler.web.sign_in import IDLE_S, People
 from tests.web.conftest import KEY, ORIGIN
-
-
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(people_module, "FAILURE_PAUSE_S", 0.0)
 
 
 def token_of(page: str) -> str:
