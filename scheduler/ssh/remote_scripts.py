@@ -159,8 +159,8 @@ def read_reply(word: str, output: bytes) -> RemotePid | None:
     if is_number and LEAST_PID <= int(pid) <= MOST_PID and re.fullmatch(r"[0-9A-Za-z:_]{1,64}", began):
         return RemotePid(int(pid), began, word)
     raise WorldError(
-        f"a session was said to be process {shown(line)}, and there is no such process; "
-        "look what login scripts or a ForceCommand do with our output"
+        f"a session was said to be process {shown(line)}, which cannot be: login scripts or a ForceCommand there must "
+        "not change our output"
     )
 
 
