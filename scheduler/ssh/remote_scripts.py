@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from scheduler.drivers.os_calls import MOST_PID
 from scheduler.drivers.ssh_protocol import TOO_LONG
 from scheduler.errors import AgentError, WorldError
 
 LEAST_PID: Final = 2  # a signal to 1 or less would reach many
-MOST_PID: Final = 1 << 22  # the greatest pid_max of Linux
 TICKS: Final = 5
 COMMAND_BYTES: Final = 131_000  # one word of an argv on Linux, less a few: sshd gives the command as one to a shell
 VARIABLE: Final = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
