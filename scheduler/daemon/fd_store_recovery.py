@@ -265,13 +265,8 @@ def _agent_of(name: str, fds: Iterable[int]) -> tuple[AgentDescription, Sequence
             return None
         left = descriptions[0]
         ends = [inodes.get(inode) for inode in left.ends]
-        is_same = (
-            name == f"p{left.pid}"
-            and is_pidfd_of(left.pid, pidfd)
-            and start_of(left.pid) == left.start
-            and not is_readable(pidfd)
-        )
-        if is_same and len(ends) == ENDS and None not in ends:
+        is_same = name == f"p{left.pid}" and is_pidfd_of(left.pid, pidfd) and start_of(left.pid) == left.start
+        if is_same and not is_readable(pidfd) and len(ends) == ENDS and None not in ends:
             return left, [fd for fd in (*ends, pidfd) if fd is not None]
     return None
 

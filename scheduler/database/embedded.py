@@ -223,7 +223,7 @@ def _forget_dead_server(data: Path) -> None:
 
 
 def _stands_in(data: Path, number: str) -> bool:
-    """Return whether this is the pid of a server of a directory, in which it stands, or may be: it is another account's.
+    """Return whether this is the pid of the server of a directory: it stands there, or is another account's.
 
     No signal is sent: the number may be another process's by now, or anything.
     """

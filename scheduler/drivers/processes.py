@@ -398,10 +398,7 @@ class Processes:
         for each in snapshot["children"]:
             process: LocalProcess | RemoteProcess
             slot, (stdin, stdout, stderr) = int(each["slot"]), each["ends"]
-            if "pidfd" in each:
-                process = restored(each)
-            else:
-                process = remote[slot]
+            process = restored(each) if "pidfd" in each else remote[slot]
             child = self._add(slot, each["type"], bool(each["is_line"]), process, (stdin, stdout, stderr))
             child.pipes.send_later(each["unsent"].encode("latin-1"))
             child.freeze()

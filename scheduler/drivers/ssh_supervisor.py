@@ -28,6 +28,7 @@ from scheduler.drivers.os_calls import (
     spawn,
 )
 from scheduler.drivers.ssh_protocol import PacketSocket
+from scheduler.errors import BugError
 from scheduler.model.states import HOST_LINK, LinkEvent, LinkState
 
 ENVIRONMENT: Final = frozenset({"HOME", "USER", "LOGNAME", "LANG", "PATH", "SSH_AUTH_SOCK", "LD_LIBRARY_PATH"})
