@@ -132,9 +132,7 @@ def control_command(word: str, lease_s: int) -> bytes:
     return _shell_command(script, word)
 
 
-def agent_command(
-    word: str, argv: Sequence[bytes], environment: Mapping[bytes, bytes], directory: bytes
-) -> bytes:  # fmt: skip
+def agent_command(word: str, argv: Sequence[bytes], environment: Mapping[bytes, bytes], directory: bytes) -> bytes:
     """Return the command that starts an agent behind the shim. Errors: AgentError when there can be none."""
     if wrong := [name for name in environment if not VARIABLE.fullmatch(name)]:
         raise AgentError(f"{wrong[0]!r} is not the name of an environment variable")

@@ -391,7 +391,10 @@ def _binaries_in(public: Path) -> Path:
     return max(public.glob("*/pginstall*/bin"))
 
 
-@pytest.mark.parametrize("number", ["", "0", "-1", "1", "text", "2147483648", "9" * 5000, str(os.getpid())])
+LONG, OURS = pytest.param("9" * 5000, id="long"), pytest.param(str(os.getpid()), id="ours")
+
+
+@pytest.mark.parametrize("number", ["", "0", "-1", "1", "text", "2147483648", LONG, OURS])
 def test_a_server_whose_pid_is_of_another_process_or_of_none_does_not_run(tmp_path: Path, number: str) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "postmaster.pid").write_text(f"{number}\n{tmp_path}\n0\n5432\n/tmp\n\n\nready\n")

@@ -270,7 +270,7 @@ def test_text_before_a_reply_is_not_read(before: bytes) -> None:
 
 @pytest.mark.parametrize(
     "pid",
-    ["", "0", "1", "-1", "+2", "01", "1_0", "4194305", "2147483648", "9" * 5000, "text", "\u0662", "17x", "1e3"],
+    ["", "0", "1", "-1", "+2", "01", "1_0", "4194305", "2147483648", "9" * 50, "text", "\u0662", "17x", "1e3"],
 )
 def test_reply_with_a_pid_that_cannot_be_is_the_fault_of_the_host(pid: str) -> None:
     with pytest.raises(WorldError, match="a session was said to be process"):
