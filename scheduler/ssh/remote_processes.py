@@ -368,7 +368,7 @@ class RemoteAgent:
         for check in range(CHECKS):
             if check > 0:
                 yield Until(self._loop.now + 1.0)
-                answer = control.signal(pid, "0", self._notify)
+                answer = control.signal(pid, "KILL", self._notify)  # one in execve(2) has no environment for a moment
             while not answer.text:
                 yield self._change
             if answer.text == "gone":

@@ -8,11 +8,14 @@ stranger, or its group, is there after that and after the end of the control ses
 import os
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from scheduler.ssh.remote_scripts import control_command
 from tests.ssh.test_remote_scripts import SHELLS, WORD, Agent, Session, add
 
+TICKS_S = os.sysconf("SC_CLK_TCK")
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
@@ -25,28 +28,30 @@ def main() -> None:
     add(control, agent)
     os.killpg(agent.pid, 9)
     agent.wait()
+    assert agent.reply is not None
+    while int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_S) <= int(agent.reply.began):
+        pass  # no pid is given again within the tick in which a process began, but by us
     LAST_PID.write_text(str(agent.pid - 1))
     # What it starts comes first, and out of the way of its pid: it has to be there before the leader ends.
-    script = f"sleep 600 & echo; exec sleep {sys.argv[2]}"
+    script = f"sleep 600 & echo $!; exec sleep {sys.argv[2]}"
     stranger = subprocess.Popen(["sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE)
     assert stranger.pid == agent.pid
     assert stranger.stdout is not None
-    stranger.stdout.readline()
+    below = int(stranger.stdout.readline())
     if sys.argv[2] == "0":
         stranger.wait()
     answer = control.ask(f"kill {agent.pid} KILL").split()[-1]
-    before = lives(stranger.pid)
+    before = lives(below)
     control.end_input()
     control.process.wait()
-    print(answer, before, lives(stranger.pid))
+    print(answer, before, lives(below))
 
 
-def lives(group: int) -> str:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return "dead"
-    return "alive"
+def lives(pid: int) -> str:
+    """Return whether a process of the group lives; a zombie is dead."""
+    with suppress(OSError):
+        return "dead" if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX" else "alive"
+    return "dead"
 
 
 if __name__ == "__main__":
