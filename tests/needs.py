@@ -89,6 +89,7 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "slurm": _has_slurm,
     "netns": lambda: _runs("unshare", "--net", "--mount", "ip", "link", "set", "lo", "up"),
     "uts": lambda: _runs("unshare", "--uts", "hostname", "elsewhere"),
+    "pid namespace": lambda: os.geteuid() == 0 and _runs("unshare", "--pid", "--fork", "--mount-proc", "true"),
     "mount": lambda: _runs("unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"),
     "overlay": lambda: _runs("unshare", "--mount", "sh", "-ec", OVERLAY),
     "dpkg-deb": lambda: shutil.which("dpkg-deb") is not None and _runs("/usr/bin/python3", "-c", "import venv"),

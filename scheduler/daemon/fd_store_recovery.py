@@ -9,7 +9,6 @@ was asked. If it does not answer, nothing goes on.
 
 import math
 import os
-import signal
 import socket
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
@@ -32,7 +31,8 @@ from scheduler.daemon.fd_store_handover import (
 from scheduler.daemon.handover_document import renumbered
 from scheduler.daemon.log import log_line
 from scheduler.drivers.fd_store import SETTLE_S, FdStore, Stored, inode_of, pop_stored
-from scheduler.drivers.os_calls import close_all, is_readable, start_of
+from scheduler.drivers.local_process import LocalProcess
+from scheduler.drivers.os_calls import close_all, is_pidfd_of, is_readable, start_of
 from scheduler.drivers.process_spec import Surroundings, fingerprint
 from scheduler.drivers.service_manager import ServiceManager
 from scheduler.model.config import Config
@@ -265,8 +265,8 @@ def _agent_of(name: str, fds: Iterable[int]) -> tuple[AgentDescription, Sequence
             return None
         left = descriptions[0]
         ends = [inodes.get(inode) for inode in left.ends]
-        is_same = name == f"p{left.pid}" and start_of(left.pid) == left.start and not is_readable(pidfd)
-        if is_same and len(ends) == ENDS and None not in ends:
+        is_same = name == f"p{left.pid}" and is_pidfd_of(left.pid, pidfd) and start_of(left.pid) == left.start
+        if is_same and not is_readable(pidfd) and len(ends) == ENDS and None not in ends:
             return left, [fd for fd in (*ends, pidfd) if fd is not None]
     return None
 
@@ -298,8 +298,5 @@ def _place_of(
 
 
 def _kill(pid: int, fds: Sequence[int]) -> None:
-    with suppress(OSError):
-        os.killpg(pid, signal.SIGKILL)
-    with suppress(OSError):
-        signal.pidfd_send_signal(fds[ENDS], signal.SIGKILL)
+    LocalProcess(pid, fds[ENDS], is_child=False).kill()
     close_all(fds)

@@ -189,11 +189,10 @@ def _address(data: Path) -> str | None:
         lines = (data / "postmaster.pid").read_text(errors="replace").splitlines()
         if [line.strip() for line in lines[7:8]] != ["ready"]:
             return None
-        os.kill(int(lines[0]), 0)
-    except (FileNotFoundError, ProcessLookupError):
+    except FileNotFoundError:
         return None
-    except PermissionError:  # alive, and another account's
-        pass
+    if not _stands_in(data, lines[0]):
+        return None
     return f"host={lines[4]} port={PORT} user=postgres dbname=drover"
 
 
@@ -205,11 +204,21 @@ def _forget_dead_server(data: Path) -> None:
     """
     pid_file = data / "postmaster.pid"
     with suppress(FileNotFoundError):
-        number = pid_file.read_text().partition("\n")[0]
-        with suppress(OSError):
-            if os.readlink(f"/proc/{number}/cwd") == str(data.resolve()):
-                return
-        pid_file.unlink()
+        if not _stands_in(data, pid_file.read_text(errors="replace").partition("\n")[0]):
+            pid_file.unlink()
+
+
+def _stands_in(data: Path, number: str) -> bool:
+    """Return whether this is the pid of the server of a directory: it stands there, or is another account's.
+
+    No signal is sent: the number may be another process's by now, or anything.
+    """
+    try:
+        return number.isdecimal() and os.readlink(f"/proc/{int(number)}/cwd") == str(data.resolve())
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 # Locks

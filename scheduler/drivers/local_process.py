@@ -8,12 +8,14 @@ import os
 import resource
 import select
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
-from scheduler.drivers.os_calls import Ends, close_all, is_readable, pidfd_of, pipes, signal_name, spawn
+from scheduler.drivers.os_calls import Ends, close_all, is_pidfd_of, is_readable, pidfd_of, pipes, signal_name, spawn
 from scheduler.drivers.pipes import CLOSED
 from scheduler.drivers.process_spec import ProcessSpec
+from scheduler.errors import BugError
 from scheduler.model.events_and_effects import Gone
 
 CHANGE_DIRECTORY: Final = ("/bin/sh", "-c", 'cd -- "$0" && exec "$@"')
@@ -74,6 +76,14 @@ class LocalProcess:
         if found.si_code == os.CLD_EXITED:
             return Gone(slot, code=found.si_status)
         return Gone(slot, signal=signal_name(found.si_status))
+
+
+def restored(snapshot: Mapping[str, Any]) -> LocalProcess:
+    """Return the process of a child in the state of a program before us. Errors: BugError, its pid is another's."""
+    pid, pidfd = int(snapshot["pid"]), int(snapshot["pidfd"])
+    if not is_pidfd_of(pid, pidfd):
+        raise BugError(f"the state of the program before names process {pid}, and its descriptor is of another")
+    return LocalProcess(pid, pidfd, is_child=snapshot.get("is_child", True))
 
 
 def start(spec: ProcessSpec, stdin: bytes | None) -> tuple[LocalProcess, Ends]:

@@ -33,6 +33,7 @@ SIGNALS = (
 )  # fmt: skip
 FIRST_OWN = 3  # descriptor, after stdin, stdout and stderr
 MOST_AT_ONCE = 4096  # signals read in one turn
+MOST_PID = 1 << 22  # the greatest pid_max of Linux
 COLLECT_AFTER = 50_000  # objects more than were freed, until the collector looks at the new ones; it is 700 by default
 TRACED_S = 0.5  # between two checks of a process whose end a debugger holds
 
@@ -73,15 +74,18 @@ def identity() -> Identity:
 
 
 def is_gone(other: Identity) -> bool:
-    """Return whether a process of this boot and pid namespace has ended; False if that cannot be known."""
+    """Return whether a process of this boot and pid namespace has ended; False if that cannot be known.
+
+    Its pid is from a row or the name of a directory: no signal is sent, not even 0, for that reaches many by pid 0.
+    """
     ours = _boot_and_pid_space()
-    if "" in ours or ours != (other.boot_id, other.pid_space):
+    if "" in ours or ours != (other.boot_id, other.pid_space) or not 0 < other.pid <= MOST_PID:
         return False
     try:
         state, started = _state_and_start(other.pid)
     except OSError:  # with hidepid= processes of other users are invisible
         try:
-            os.kill(other.pid, 0)
+            os.close(os.pidfd_open(other.pid))
         except OSError as error:
             return isinstance(error, ProcessLookupError)
         return False
@@ -166,6 +170,12 @@ def pidfd_of(pid: int) -> int:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         raise NoPidfdError(error.errno, error.strerror) from error
+
+
+def is_pidfd_of(pid: int, pidfd: int) -> bool:
+    """Return whether a descriptor is a pidfd of this process, or of one that was reaped. Errors: OSError."""
+    lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
+    return pid > 1 and any(line.split() in (["Pid:", str(pid)], ["Pid:", "-1"]) for line in lines)
 
 
 def is_readable(fd: int, within_s: float = 0.0) -> bool:

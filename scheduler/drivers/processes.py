@@ -19,7 +19,7 @@ from select import EPOLLIN
 from typing import Any, Final, NamedTuple
 
 from scheduler.drivers.keeper_scripts import carried, read_end
-from scheduler.drivers.local_process import LocalProcess, start
+from scheduler.drivers.local_process import LocalProcess, restored, start
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until
 from scheduler.drivers.os_calls import TRACED_S, Ends, NoPidfdError, is_readable, keep_descriptors, open_more_files
 from scheduler.drivers.pipes import CLOSED, Marks, OnCapture, OnErrors, OnOutput, Outputs, Pipes
@@ -398,10 +398,7 @@ class Processes:
         for each in snapshot["children"]:
             process: LocalProcess | RemoteProcess
             slot, (stdin, stdout, stderr) = int(each["slot"]), each["ends"]
-            if "pidfd" in each:
-                process = LocalProcess(int(each["pid"]), int(each["pidfd"]), is_child=each.get("is_child", True))
-            else:
-                process = remote[slot]
+            process = restored(each) if "pidfd" in each else remote[slot]
             child = self._add(slot, each["type"], bool(each["is_line"]), process, (stdin, stdout, stderr))
             child.pipes.send_later(each["unsent"].encode("latin-1"))
             child.freeze()

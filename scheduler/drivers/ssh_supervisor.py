@@ -16,8 +16,19 @@ from typing import Any, Final
 
 from scheduler.drivers import ssh_protocol as ssh
 from scheduler.drivers.loop import Loop, Timer
-from scheduler.drivers.os_calls import TRACED_S, Ends, close_all, is_readable, pidfd_of, pipes, signal_name, spawn
+from scheduler.drivers.os_calls import (
+    TRACED_S,
+    Ends,
+    close_all,
+    is_pidfd_of,
+    is_readable,
+    pidfd_of,
+    pipes,
+    signal_name,
+    spawn,
+)
 from scheduler.drivers.ssh_protocol import PacketSocket
+from scheduler.errors import BugError
 from scheduler.model.states import HOST_LINK, LinkEvent, LinkState
 
 ENVIRONMENT: Final = frozenset({"HOME", "USER", "LOGNAME", "LANG", "PATH", "SSH_AUTH_SOCK", "LD_LIBRARY_PATH"})
@@ -122,6 +133,8 @@ class SshProcess:
         self._is_started = {int(id): bool(is_started) for id, is_started in snapshot["agents"]}
         if snapshot["process"] is not None:
             pid, self._pidfd, fd = snapshot["process"]
+            if not is_pidfd_of(pid, self._pidfd):
+                raise BugError(f"the state of the program before names SSH process {pid}, its descriptor another")
             self._process = LinkProcess(pid, self._pidfd)
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=fd)
             self._socket = PacketSocket(self._loop, sock, self._receive, lambda: None)

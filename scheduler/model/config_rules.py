@@ -23,7 +23,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The daemon's own login at the database: an agent gets one of its own, by `database` or `env`.
 SECRET = frozenset({"PGPASSWORD", "DROVER_DATABASE_URL"})
 SECRET_RULE = "is the scheduler's own login; give the agent one of its own, with database or env"
-RESERVED = frozenset({"THREAD_UNIQUE", "DROVER_HOST", "DROVER_AGENT", "DROVER_JOB", "DROVER_ATTEMPT"})
+RESERVED = frozenset({"THREAD_UNIQUE", "DROVER_HOST", "DROVER_AGENT", "DROVER_JOB", "DROVER_ATTEMPT", "DROVER_WORD"})
 
 # What two keys of one table say against each other: the key to blame, what must hold, the message otherwise.
 Rule = tuple[str, Callable[[Any], bool], str]

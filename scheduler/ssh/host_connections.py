@@ -45,7 +45,7 @@ class Connection:
         self._settings, self._relay, self._on_closed = settings, relay, on_closed
         self._socks: list[ParamikoSocket] = []
         self._clients: list[paramiko.SSHClient] = []
-        self._control_channel: paramiko.Channel | None = None
+        self._control_channel: tuple[paramiko.Channel, str] | None = None  # and its word
         self.is_aborted = False
         self.control: ControlSession | None = None
         self.agents: set[RemoteAgent] = set()
@@ -155,7 +155,7 @@ class Connection:
         self.up_at = self._idle_since = self._relay.loop.now
         self.max_agents = max_agents if self._control_channel else 1
         if self._control_channel:
-            self.control = ControlSession(self._relay, self.sock, self._control_channel, partial(on_lost, self))
+            self.control = ControlSession(self._relay, self.sock, *self._control_channel, partial(on_lost, self))
 
     @property
     def has_capacity(self) -> bool:
@@ -298,7 +298,7 @@ class ConnectionPool:
 
     def _session_opened(self, connection: Connection, agent: RemoteAgent, control: ControlSession) -> None:
         if any(control is each.control for each in self._connections):
-            agent.session_opened(connection.sock, control, control is connection.control)
+            agent.session_opened(connection.sock, control)
         else:
             agent.lose(self._why_down)
 

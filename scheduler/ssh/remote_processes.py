@@ -10,10 +10,8 @@ agent: by then the control session guards that pid, so no agent runs unguarded. 
 and then Ended or Lost. Its last output may come later, and what is left of its process group is killed after that.
 """
 
-import re
-import shlex
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,8 +20,8 @@ import paramiko
 
 from scheduler.drivers.loop import Callback, Steps, Task, Until
 from scheduler.drivers.os_calls import close_all
-from scheduler.drivers.ssh_protocol import TOO_LONG, Ended, Lost, Note, NotStarted, Report, SshSettings, Started
-from scheduler.errors import AgentError, WorldError
+from scheduler.drivers.ssh_protocol import Ended, Lost, Note, NotStarted, Report, SshSettings, Started
+from scheduler.errors import WorldError
 from scheduler.ssh.paramiko_io import (
     BROKEN,
     EXIT_SIGNAL,
@@ -35,85 +33,47 @@ from scheduler.ssh.paramiko_io import (
     Relay,
     Stream,
 )
+from scheduler.ssh.remote_scripts import RemotePid, control_command, foreign_text, new_word, read_reply, shown
 
-PID_LINE: Final = re.compile(rb"DROVER (\d+)\n")  # the first line of our scripts; a login shell may print before it
-NOISE_BYTES: Final = 8192  # what may come before that line
-
-# For any POSIX sh, as a host needs nothing but sshd. Traps: dash takes a negative pid only as `kill -s SIG -- -PID`;
-# `read` has a time limit in some shells only, so a ticker writes into the same pipe; writing to a dead connection must
-# not kill the script before it has killed the agents, so it ignores SIGPIPE. `kill` is the shell's own: it needs no
-# session and no place in a full process table.
-TICKS: Final = 5
-CONTROL_SCRIPT: Final = """\
-trap "" PIPE HUP INT TERM
-{ while sleep TICK_S; do echo tick || exit; done & cat; echo over; } | {
-groups= missed=0
-send_signal() { kill -s "$2" -- "-$1"; if kill -s 0 -- "-$1"; then echo "$1 alive"; else echo "$1 gone"; fi; }
-echo "DROVER $$"
-while read -r verb pid name; do
-case $verb in
-tick) missed=$((missed + 1)); [ $missed -lt TICKS ] || break ;;
-beat) missed=0; echo beat ;;
-add) groups="$groups $pid"; echo "$pid added" ;;
-kill) send_signal "$pid" "$name" ;;
-end) send_signal "$pid" KILL; others=
-for each in $groups; do [ "$each" = "$pid" ] || others="$others $each"; done; groups=$others ;;
-over) break ;;
-esac
-done
-for pid in $groups; do kill -s KILL -- "-$pid"; done
-kill -s KILL -- -$$
-} 2>/dev/null
-"""
-
-COMMAND_BYTES: Final = 131_000  # one word of an argv on Linux, less a few: sshd gives the command as one to a shell
-VARIABLE: Final = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
+NOISE_BYTES: Final = 8192  # of output without the reply of our script
 MESSAGE_BYTES: Final = 300  # of the output of a shim that failed
 CHECKS: Final = 6  # whether a group that was killed is gone, one a second
 GO: Final = b"\n"
-# sshd has made it the leader of a session and a group of its own, which it checks, since signals go to that group.
-SHIM: Final = """\
-kill -s 0 -- -$$ 2>/dev/null || { echo "sshd gave it no process group of its own" >&2; exit 125; }
-cd -- "$1" || exit 125
-shift
-while [ "$1" != -- ]; do export "$1"; shift; done
-shift
-command -v -- "$1" >/dev/null || { echo "$1: not found" >&2; exit 127; }
-echo "DROVER $$"
-read -r go || exit 125
-exec "$@"
-"""
+NO_COMMANDS: Final = "it runs no commands for us"
 
 
-def control_command(lease_s: int) -> bytes:
-    """Return the command of a control session that kills `lease_s` seconds, at least 2, after the last heartbeat."""
-    tick_s = max(lease_s // TICKS, 1)
-    return shell_command(CONTROL_SCRIPT.replace("TICK_S", str(tick_s)).replace("TICKS", str(max(lease_s // tick_s, 2))))
-
-
-def shell_command(script: str, *words: bytes) -> bytes:
-    """Return the command that replaces a login shell by /bin/sh with a script and its arguments."""
-    quoted = (shlex.quote(word.decode("latin-1")).encode("latin-1") for word in words)
-    return b" ".join((b"exec /bin/sh -c", shlex.quote(script).encode(), b"sh", *quoted))
-
-
-def start_control_session(transport: paramiko.Transport, settings: SshSettings) -> paramiko.Channel:
-    """Return the channel of a control session that runs; blocks. Errors: WorldError."""
-    received = b""
+def start_control_session(transport: paramiko.Transport, settings: SshSettings) -> tuple[paramiko.Channel, str]:
+    """Return the channel of a control session that runs, and its word; blocks. Errors: WorldError."""
+    word, received = new_word(), b""
     try:
         channel = transport.open_session(timeout=settings.connect_s)
-        channel.exec_command(control_command(settings.lease_s))
+        channel.exec_command(control_command(word, settings.lease_s))
         channel.settimeout(settings.connect_s)
-        while not PID_LINE.search(received):
+        while read_reply(word, received) is None:
             data = channel.recv(NOISE_BYTES)
             if not data or len(received) > NOISE_BYTES:
-                with suppress(*BROKEN):
-                    received += channel.recv_stderr(NOISE_BYTES)
-                raise paramiko.SSHException(f"its shell said {received[:200]!r} and no more")
+                raise paramiko.SSHException(_why_none(channel, received, settings))
             received += data
     except BROKEN as error:
-        raise WorldError(f"it runs no commands for us: {error or 'no answer'}") from error
-    return channel
+        why = foreign_text(received, who(settings)) if received and not str(error) else error or "no answer"
+        raise WorldError(f"{NO_COMMANDS}: {why}") from error
+    except WorldError as error:
+        raise WorldError(f"{NO_COMMANDS}: {error}") from error
+    return channel, word
+
+
+def _why_none(channel: paramiko.Channel, received: bytes, settings: SshSettings) -> str:
+    """Return why a control session has not begun."""
+    if received:
+        return foreign_text(received, who(settings))
+    with suppress(*BROKEN):
+        received = channel.recv_stderr(NOISE_BYTES)
+    return f"its shell said {shown(received)} and no more"
+
+
+def who(settings: SshSettings) -> str:
+    """Return the account by which a host is reached, for messages."""
+    return f"{settings.user}@{settings.host}" if settings.user else f"the account on {settings.host}"
 
 
 OnAnswer = Callable[[], object]
@@ -135,9 +95,10 @@ class ControlSession:
     """Our side of a control session: the requests that were sent, and what was answered."""
 
     def __init__(
-        self, relay: Relay, sock: ParamikoSocket, channel: paramiko.Channel, on_lost: Callable[[str], object]
+        self, relay: Relay, sock: ParamikoSocket, channel: paramiko.Channel, word: str, on_lost: Callable[[str], object]
     ) -> None:
         self._relay, self._sock, self._channel, self._on_lost = relay, sock, channel, on_lost
+        self._word = f"{word} ".encode()
         self.confirmed_at = relay.loop.now
         self._beats: deque[float] = deque()
         self._pending: dict[int, deque[Answer]] = defaultdict(deque)  # by pid, in the order of the requests
@@ -152,17 +113,23 @@ class ControlSession:
         self._beats.append(self._relay.loop.now)
         self._send("beat")
 
-    def add(self, pid: int, on_answer: OnAnswer) -> Answer:
-        """Have a process group killed when the lease or the connection ends."""
-        return self._ask(f"add {pid}", pid, on_answer)
+    def add(self, process: RemotePid, on_answer: OnAnswer) -> Answer:
+        """Have a process group killed when the lease or the connection ends.
+
+        The answer is "added"; "gone"; or "stranger", for a process that is not the shim with this word.
+        """
+        return self._ask(f"add {process.pid} {process.began} {process.word}", process.pid, on_answer)
 
     def signal(self, pid: int, name: str, on_answer: OnAnswer = lambda: None) -> Answer:
-        """Send a signal to a process group; the answer is "gone" or "alive", which zombies are too."""
+        """Send a signal to a process group that was added.
+
+        The answer is "alive", which zombies are too, or "gone": then it is guarded no longer.
+        """
         return self._ask(f"kill {pid} {name}", pid, on_answer)
 
-    def end(self, pid: int, on_answer: OnAnswer) -> Answer:
-        """Kill what is left of a process group, and guard it no longer; answered as `signal` is."""
-        return self._ask(f"end {pid}", pid, on_answer)
+    def fail(self, why: str) -> None:
+        """Give the host up, which answers what cannot be."""
+        self._on_lost(why)
 
     def _ask(self, line: str, pid: int, on_answer: OnAnswer) -> Answer:
         answer = Answer(on_answer)
@@ -186,7 +153,11 @@ class ControlSession:
             data = b""
         *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
-            self._handle(line.decode("ascii", "replace").split())
+            _, is_reply, reply = line.rpartition(self._word)  # else, and before it, it is another process's output
+            if is_reply:
+                self._handle(reply.decode("ascii", "replace").split())
+        if len(self._received) > NOISE_BYTES:
+            self._on_lost(f"its control session printed {shown(self._received)} and more, without an end of line")
         if self._channel.eof_received:  # closed without that is the end of the connection, which its socket reports
             self._on_lost("its control session has ended")
 
@@ -194,36 +165,22 @@ class ControlSession:
         match words:
             case ["beat"] if self._beats:
                 self.confirmed_at = self._beats.popleft()
-            case [pid, text] if pid.isdigit() and (pending := self._pending.get(int(pid))):
+            case [pid, text] if pid.isdecimal() and (pending := self._pending.get(int(pid))):
                 answer = pending.popleft()
                 if not pending:
                     del self._pending[int(pid)]
                 answer.come(text)
 
 
-# ---- agents
-
-
-def agent_command(argv: Sequence[bytes], environment: Mapping[bytes, bytes], directory: bytes) -> bytes:
-    """Return the command that starts an agent behind the shim. Errors: AgentError when there can be none."""
-    if wrong := [name for name in environment if not VARIABLE.fullmatch(name)]:
-        raise AgentError(f"{wrong[0]!r} is not the name of an environment variable")
-    variables = [name + b"=" + text for name, text in environment.items()]
-    command = shell_command(SHIM, directory or b".", *variables, b"--", *argv)
-    if len(command) > COMMAND_BYTES:
-        raise AgentError(TOO_LONG)
-    return command
-
-
 class RemoteAgent:
     """One remote agent. Its place on its connection is free again when `release` is called."""
 
     def __init__(
-        self, id: int, command: bytes, fds: tuple[int, ...], relay: Relay, settings: SshSettings,
+        self, id: int, word: str, command: bytes, fds: tuple[int, ...], relay: Relay, settings: SshSettings,
         report: Callable[[Report], None], release: Callable[["RemoteAgent"], None],
     ) -> None:  # fmt: skip
-        self.id, self._command, self._fds = id, command, fds
-        self._relay, self._loop, self._orphan_s = relay, relay.loop, settings.orphan_s
+        self.id, self._word, self._command, self._fds = id, word, command, fds
+        self._relay, self._loop, self._settings = relay, relay.loop, settings
         self._report, self._release = report, release
         self.control: ControlSession | None = None
         self._channel: paramiko.Channel | None = None  # since the host has opened a session
@@ -247,13 +204,13 @@ class RemoteAgent:
         except BROKEN as error:
             raise WorldError(f"the host runs no command: {error}") from error
 
-    def session_opened(self, sock: ParamikoSocket, control: ControlSession, is_same_connection: bool) -> None:
-        """Go on: the shim starts. A control session of the same connection gets requests before the agent its input."""
+    def session_opened(self, sock: ParamikoSocket, control: ControlSession) -> None:
+        """Go on: the shim starts."""
         if self.is_over:
             self._abandon()
             return
         self.control = control
-        self._task = Task(self._loop, self._life(sock, control, is_same_connection)).start()
+        self._task = Task(self._loop, self._life(sock, control)).start()
 
     def refuse(self, why: str) -> None:
         """Report that it was not started, unless it is over; no session is being opened for it any more."""
@@ -283,22 +240,17 @@ class RemoteAgent:
 
     # ---- its life
 
-    def _life(self, sock: ParamikoSocket, control: ControlSession, is_same_connection: bool) -> Steps[None]:
+    def _life(self, sock: ParamikoSocket, control: ControlSession) -> Steps[None]:
         channel: paramiko.Channel = self._channel
         event = BufferEvent(self._relay.calls, self._notify)
         channel.settimeout(0.0)
         channel.in_buffer.set_event(event)
         channel.in_stderr_buffer.set_event(event)
         setattr(channel, ON_EXIT, event.set)
-        pid = self._pid = yield from self._read_pid(channel)
-        if not pid:
-            self._abandon()
+        process = yield from self._read_process(channel, control)
+        if process is None or not (yield from self._is_guarded(process, control)):
             return
-        added = control.add(pid, self._notify)
-        while not (added.text or is_same_connection):
-            yield self._change
-        if self.is_over:  # the request has failed, and with it the connection
-            return
+        pid = self._pid = process.pid
         self._is_running = True
         self._report(Started(self.id, pid))
         fds, self._fds = self._fds, ()
@@ -309,19 +261,56 @@ class RemoteAgent:
         yield from self._await_output(pid)
         yield from self._end_group(pid)
 
-    def _read_pid(self, channel: paramiko.Channel) -> Steps[int]:
-        """Return the pid that the shim prints; 0 after NotStarted was reported, if it prints none."""
+    def _read_process(self, channel: paramiko.Channel, control: ControlSession) -> Steps[RemotePid | None]:
+        """Return the process that the shim says it is; None after NotStarted was reported."""
         out = err = b""
-        while True:
-            has_ended = channel.closed or channel.eof_received
-            out, err = out + _received(channel.recv), err + _received(channel.recv_stderr)
-            if line := PID_LINE.search(out):
-                return int(line[1])
-            if has_ended or len(out + err) > NOISE_BYTES:
-                text = (err or out)[-MESSAGE_BYTES:].decode("ascii", "backslashreplace").strip()
-                self._not_started(text or "its host ended the session without a word")
-                return 0
+        deadline = self._loop.now + self._settings.answer_s
+        timer = self._loop.at(deadline, self._notify)
+        try:
+            while True:
+                has_ended = channel.closed or channel.eof_received
+                out, err = out + _received(channel.recv), err + _received(channel.recv_stderr)
+                try:
+                    process = read_reply(self._word, out)
+                except WorldError as error:
+                    control.fail(str(error))
+                    return None
+                if process is not None:
+                    return process
+                if has_ended:
+                    self._shim_ended(err or out)
+                    return None
+                if len(out + err) > NOISE_BYTES or (out and self._loop.now >= deadline):
+                    control.fail(foreign_text(out or err, who(self._settings)))
+                    return None
+                yield self._change
+        finally:
+            timer.cancel()
+
+    def _is_guarded(self, process: RemotePid, control: ControlSession) -> Steps[bool]:
+        """Return whether the control session guards the shim; False after NotStarted was reported."""
+        added = control.add(process, self._notify)
+        while not added.text:
             yield self._change
+        if self.is_over:  # the request has failed, and with it the connection
+            return False
+        if added.text == "gone":
+            text = f"there is no process {process.pid}, which it said it was: its address must lead to one machine"
+            self._shim_ended(text.encode())
+            return False
+        if added.text != "added":
+            control.fail(
+                f"process {process.pid}, which a session was said to be, is another: its address must lead to one "
+                f"machine, and login scripts of {who(self._settings)} must not change our output"
+            )
+            return False
+        return True
+
+    def _shim_ended(self, text: bytes) -> None:
+        """Report that it was not started, and what its host said."""
+        said = text[-MESSAGE_BYTES:].decode("ascii", "backslashreplace").strip()
+        self._not_started(said or "its host ended the session without a word")
+        self._abandon()
 
     def _await_end(self, channel: paramiko.Channel, pid: int) -> Steps[Ended | Lost]:
         """Return how it ended once the host has reported that, or that it is lost.
@@ -362,7 +351,7 @@ class RemoteAgent:
         """Wait until all output was passed on, but no longer than `orphan_s`."""
         if self._is_drained:
             return
-        deadline = self._loop.now + self._orphan_s
+        deadline = self._loop.now + self._settings.orphan_s
         timer = self._loop.at(deadline, self._notify)
         while not self._is_drained and self._loop.now < deadline:
             yield self._change
@@ -374,12 +363,12 @@ class RemoteAgent:
         if control is None:
             self._release(self)
             return
-        answer = control.end(pid, self._notify)
+        answer = control.signal(pid, "KILL", self._notify)
         self._release(self)
         for check in range(CHECKS):
             if check > 0:
                 yield Until(self._loop.now + 1.0)
-                answer = control.signal(pid, "0", self._notify)
+                answer = control.signal(pid, "KILL", self._notify)  # one in execve(2) has no environment for a moment
             while not answer.text:
                 yield self._change
             if answer.text == "gone":

@@ -18,7 +18,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from scheduler.database import embedded
-from scheduler.database.embedded import default_directory, find_binaries, join, temporary
+from scheduler.database.embedded import default_directory, find_binaries, is_running, join, temporary
 from scheduler.errors import WorldError
 from tests.needs import need
 
@@ -389,3 +389,13 @@ def test_root_without_user_namespaces_uses_an_unprivileged_account(public: Path,
 
 def _binaries_in(public: Path) -> Path:
     return max(public.glob("*/pginstall*/bin"))
+
+
+LONG, OURS = pytest.param("9" * 5000, id="long"), pytest.param(str(os.getpid()), id="ours")
+
+
+@pytest.mark.parametrize("number", ["", "0", "-1", "1", "text", "2147483648", LONG, OURS])
+def test_a_server_whose_pid_is_of_another_process_or_of_none_does_not_run(tmp_path: Path, number: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "postmaster.pid").write_text(f"{number}\n{tmp_path}\n0\n5432\n/tmp\n\n\nready\n")
+    assert not is_running(tmp_path)

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.daemon.upgrade import COPY, keep_copy
+from scheduler.drivers.local_process import restored
 from scheduler.drivers.os_calls import Identity, identity, is_gone
+from scheduler.errors import BugError
 from tests.agent_tools import is_gone as has_ended
 from tests.agent_tools import watch
 
@@ -91,3 +94,30 @@ print(signal.getsignal(signal.SIGCHLD).name)
 def test_what_was_given_is_mended_and_no_other_descriptor_goes_to_programs() -> None:
     done = subprocess.run([sys.executable, "-c", GIVEN], stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.split() == ["/dev/null", "True", "False", "SIG_DFL"]
+
+
+# ---------------------------------------------------------------- pids that others have written
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 2**22 + 1, 2**31, 10**30])
+def test_no_process_with_an_impossible_pid_counts_as_gone(pid: int) -> None:
+    assert not is_gone(replace(identity(), pid=pid))
+
+
+def test_a_directory_with_an_impossible_pid_does_not_prevent_a_start(tmp_path: Path) -> None:
+    """Any user may make one in /tmp."""
+    digits = "".join(filter(str.isdigit, identity().pid_space))
+    (tmp_path / f"{COPY}{digits}-{10**30}-1-x").mkdir()
+    copy = keep_copy({"RUNTIME_DIRECTORY": str(tmp_path)})
+    assert copy is not None
+
+
+def test_state_that_names_a_process_and_the_pidfd_of_another_is_refused() -> None:
+    pidfd = os.pidfd_open(os.getpid())
+    try:
+        for pid in (os.getppid(), 1, 0, -1):
+            with pytest.raises(BugError, match=f"names process {pid}, and its descriptor is of another"):
+                restored({"pid": pid, "pidfd": pidfd})
+        assert restored({"pid": os.getpid(), "pidfd": pidfd}).pid == os.getpid()
+    finally:
+        os.close(pidfd)

@@ -413,6 +413,21 @@ FAULTS: Final = (
         "unit/test_throttle.py::test_an_item_whose_agent_died_counts_as_an_item_of_its_slot",
         near="def lose_item(",
     ),
+    _fault(
+        "any_process_of_a_host_is_guarded",
+        "scheduler/ssh/remote_scripts.py",
+        '[ "$began" = "$2" ] && is_shim',
+        "true || is_shim",
+        "ssh/test_strangers.py::test_host_that_says_the_pid_of_another_process_is_down_and_that_process_lives",
+        needs="sshd",
+    ),
+    _fault(
+        "pid_of_an_agent_is_signalled_whoever_has_it",
+        "scheduler/ssh/remote_scripts.py",
+        'then [ "$began" = "$start" ]; return; fi',
+        "then return 0; fi",
+        "ssh/test_remote_scripts.py::test_process_that_got_the_pid_of_an_agent_is_not_killed",
+    ),
 )
 
 
