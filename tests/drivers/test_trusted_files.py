@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.drivers.trusted_files import who_may_write
+from tests.needs import need
 
 STRANGER = 4711
 
@@ -24,8 +25,7 @@ def problems(path: Path, *users: int) -> list[str]:
 
 def give(path: Path) -> None:
     """Give a file to another user, or skip the test."""
-    if os.geteuid() != 0:
-        pytest.skip("only root gives files away")
+    need("root")  # only root gives files away
     os.chown(path, STRANGER, -1, follow_symlinks=False)
 
 
