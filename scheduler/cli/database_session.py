@@ -24,7 +24,7 @@ from psycopg.types.json import set_json_loads
 from scheduler.cli.config_files import EMBEDDED, is_embedded_url, with_password
 from scheduler.cli.output import Table, warn
 from scheduler.database import migrate
-from scheduler.database.connect import connected
+from scheduler.database.connect import cancelled, connected, unreachable
 from scheduler.drivers.statements import STANDARD, Query, lacks_files, setting, texts
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
@@ -354,12 +354,12 @@ def translated_errors(next_step: str = BE_ANOTHER) -> Iterator[None]:
                 advice = "try again, or raise max_standby_streaming_delay of the replica"
                 raise WorldError(f"the database cancelled the query: {said}; {advice}") from error
             case psycopg.errors.QueryCanceled():
-                raise WorldError(migrate.cancelled(error)) from error
+                raise WorldError(cancelled(error)) from error
             case psycopg.IntegrityError() | psycopg.DataError():
                 hint = f"; {error.diag.message_hint.rstrip('.')}" if error.diag.message_hint else ""
                 raise ConfigError(f"the database refuses it: {said}{hint}") from error
             case psycopg.OperationalError():
-                raise WorldError(migrate.unreachable(error)) from error
+                raise WorldError(unreachable(error)) from error
         if lacks_files(str(error), error.sqlstate):
-            raise WorldError(migrate.unreachable(error)) from error
+            raise WorldError(unreachable(error)) from error
         raise BugError(f"{type(error).__name__}: {error}: report this") from error

@@ -1,4 +1,7 @@
-"""A connection for one block, which waits at its end until the server has ended the session too."""
+"""A connection for one block, which waits at its end until the server has ended the session too.
+
+Also what its errors mean to the operator, and what to do next.
+"""
 
 import os
 from collections.abc import Iterator
@@ -8,6 +11,9 @@ from time import monotonic, sleep
 from typing import Final
 
 import psycopg
+
+from scheduler.drivers.statements import FILES_REPLACED, lacks_files
+from scheduler.errors import ConfigError, DatabaseAbsentError
 
 END_LIMIT_S: Final = 2.0  # for the server to end a session
 LOOK_S: Final = 0.02
@@ -55,3 +61,40 @@ def _await_end(kept: int) -> None:
     end.register(kept, POLLRDHUP)
     end.poll(END_LIMIT_S * 1000)
     os.close(kept)
+
+
+@contextmanager
+def translated(next_step: str) -> Iterator[None]:
+    """Raise errors of psycopg as ours; `next_step` is for a login that lacks a right."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise ConfigError(f"{error}: {next_step}") from error
+    except psycopg.errors.QueryCanceled as error:
+        raise DatabaseAbsentError(cancelled(error)) from error
+    except psycopg.OperationalError as error:
+        raise DatabaseAbsentError(unreachable(error)) from error
+    except psycopg.InternalError as error:
+        if lacks_files(str(error), error.sqlstate):
+            raise DatabaseAbsentError(unreachable(error)) from error
+        raise
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(f"database: {error}; check [database] url") from error
+
+
+def unreachable(error: psycopg.Error) -> str:
+    """Return why a database is not reached, or not usable, and what to do next.
+
+    Neither a role of ours that is missing nor a server whose files were replaced is a wrong url.
+    """
+    if lacks_files(str(error), error.sqlstate):
+        return f"database not usable: {error}; {FILES_REPLACED}"
+    is_role = 'role "drover_' in str(error) and "does not exist" in str(error)
+    advice = "run drover init --roles by a login that may create roles" if is_role else "check [database] url"
+    return f"database not reachable: {error}; {advice}"
+
+
+def cancelled(error: psycopg.errors.QueryCanceled) -> str:
+    """Return why the server cancelled a statement: a time limit, unless it was ended by hand."""
+    reason = error.diag.message_primary or str(error)
+    return f"a statement was cancelled: {reason}; try again, or raise statement_timeout of the role or the database"

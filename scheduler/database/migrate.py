@@ -19,10 +19,10 @@ from time import sleep
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from scheduler.database.connect import connected
+from scheduler.database.connect import connected, translated
 from scheduler.database.schema_locks import LEASES, PATIENCE_S, holder, lock_all, lock_migrations, set_patience
-from scheduler.drivers.statements import FILES_REPLACED, STANDARD, lacks_files, setting
-from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, SchemaOutdatedError, WorldError
+from scheduler.drivers.statements import STANDARD, lacks_files, setting
+from scheduler.errors import BugError, ConfigError, SchemaOutdatedError, WorldError
 from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import VERBS
 from scheduler.package_data import compat_names, schema_dir
@@ -223,7 +223,7 @@ def checked(conninfo: str, directory: Path | None = None) -> Iterator[psycopg.Co
     """
     files = _files(directory or schema_dir() / "migrations")
     with ExitStack() as stack:
-        with _told("connect as a role that has the right; see drover-jobqueue(7)"):
+        with translated("connect as a role that has the right; see drover-jobqueue(7)"):
             connection = stack.enter_context(_opened(conninfo))
             _check(connection, files)
         yield connection
@@ -364,16 +364,10 @@ def _unwritten_verbs(connection: psycopg.Connection) -> dict[str, tuple[object, 
     return {row[0]: row for row in ours if row not in written}
 
 
-def cancelled(error: psycopg.errors.QueryCanceled) -> str:
-    """Return why the server cancelled a statement: a time limit, unless it was ended by hand."""
-    reason = error.diag.message_primary or str(error)
-    return f"a statement was cancelled: {reason}; try again, or raise statement_timeout of the role or the database"
-
-
 @contextmanager
 def _connection(conninfo: str) -> Iterator[psycopg.Connection]:
     """Connect to change the schema. Errors: WorldError if a lock is not had in time; ConfigError without the right."""
-    with _told("give [database] url a role that owns the database"), _opened(conninfo) as connection:
+    with translated("give [database] url a role that owns the database"), _opened(conninfo) as connection:
         try:
             yield connection
         except psycopg.errors.LockNotAvailable as error:
@@ -390,37 +384,6 @@ def _opened(conninfo: str) -> Iterator[psycopg.Connection]:
             raise WorldError(f"PostgreSQL {OLDEST} or newer is needed, and this is {version}: upgrade it")
         connection.execute(setting(STANDARD))
         yield connection
-
-
-@contextmanager
-def _told(next_step: str) -> Iterator[None]:
-    """Raise errors of psycopg as ours; `next_step` is for a login that lacks a right."""
-    try:
-        yield
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise ConfigError(f"{error}: {next_step}") from error
-    except psycopg.errors.QueryCanceled as error:
-        raise DatabaseAbsentError(cancelled(error)) from error
-    except psycopg.OperationalError as error:
-        raise DatabaseAbsentError(unreachable(error)) from error
-    except psycopg.InternalError as error:
-        if lacks_files(str(error), error.sqlstate):
-            raise DatabaseAbsentError(unreachable(error)) from error
-        raise
-    except psycopg.ProgrammingError as error:
-        raise ConfigError(f"database: {error}; check [database] url") from error
-
-
-def unreachable(error: psycopg.Error) -> str:
-    """Return why a database is not reached, or not usable, and what to do next.
-
-    Neither a role of ours that is missing nor a server whose files were replaced is a wrong url.
-    """
-    if lacks_files(str(error), error.sqlstate):
-        return f"database not usable: {error}; {FILES_REPLACED}"
-    is_role = 'role "drover_' in str(error) and "does not exist" in str(error)
-    advice = "run drover init --roles by a login that may create roles" if is_role else "check [database] url"
-    return f"database not reachable: {error}; {advice}"
 
 
 @contextmanager
