@@ -49,12 +49,14 @@ SIGNAL_BASE: Final = 128  # an attach script exits with this and the signal of w
 
 # Traps: a signal that a shell ignores would be ignored by the command too, so it is trapped by `:`; a background
 # process of a script is no group leader, so setsid(1) does not fork; `sync FILE` is not known everywhere; a signal goes
-# to all of a process group, so what the attach script starts is deaf. What a link says is text: a pid is a number
+# to all of a process group, so what the attach script starts is deaf. The name in a stat file may hold line ends,
+# brackets and blanks. What a link says is text: a pid is a number
 # from 2 to 2^22, and gets no signal unless its process began when the link says, and leads a session as it did then.
 _COMMON: Final = """\
 boot=; { read -r boot </proc/sys/kernel/random/boot_id; } 2>/dev/null || boot=${DROVER_BOOT_ID-}
-look() { seen= began=; { IFS= read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1
-set -- ${stat##*) }; seen=$1 parent=$2 group=$3 session=$4 began=${20}; }
+look() { stat=
+{ while IFS= read -r line || [ -n "$line" ]; do stat="$stat $line"; done <"/proc/$1/stat"; } 2>/dev/null
+set -- ${stat##*) }; seen=${1-} parent=${2-} group=${3-} session=${4-} began=${20-}; [ -n "$began" ]; }
 is_count() { case $1 in "" | *[!0-9]* | ????????????????????*) return 1 ;; esac; }
 is_pid() { is_count "$1" && [ "$1" -gt 1 ] && [ "$1" -le 4194304 ]; }
 is_alive() { is_pid "$1" && look "$1" && [ "$seen" != Z ] && [ "$began" = "$2" ]; }

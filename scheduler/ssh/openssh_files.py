@@ -69,7 +69,8 @@ def _ssh_config(path: Path) -> paramiko.SSHConfig:
     try:
         with path.open() as file:
             status = os.fstat(file.fileno())
-            if status.st_mode & WRITABLE or status.st_uid not in (0, os.geteuid()):
+            is_others = status.st_mode & WRITABLE or status.st_uid not in (0, os.geteuid())
+            if is_others and stat.S_ISREG(status.st_mode):  # /dev/null holds nothing that others write
                 raise WorldError(
                     f"{path}: others may write to it, or own it; refused, as ssh(1) does: chmod go-w {path}"
                 )

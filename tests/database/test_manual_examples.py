@@ -51,6 +51,7 @@ NOT_RUN = {
     "past the lease:": "a line of the log; test_database_outages",
     "33 MiB of results": "a line of the log; test_database_outages",
     "the database refuses": "a line of the log; test_refused_statements, test_full_notify",
+    "embedded database: started again": "a line of the log; test_replaced_server",
     "LISTEN gets nothing": "a line of the log; test_pooler",
     "LISTEN is heard": "a line of the log; test_pooler",
     "expansion connection as": "a line of the log; test_logins",

@@ -230,6 +230,14 @@ def test_signals_reach_the_command_after_adoption_c41(spool: Spool) -> None:
     assert second.end()[:2] == (6, b"usr1\n")
 
 
+def test_signal_reaches_a_command_whose_name_holds_a_line_end_c41(spool: Spool) -> None:
+    script = r"trap 'exit 6' USR1; printf 'a\n) b' >/proc/$$/comm; echo up; while :; do sleep 600 & wait; done"
+    attached = spool.start(script)
+    attached.read_line()
+    attached.signal(signal.SIGUSR1)
+    assert attached.end()[0] == 6
+
+
 def test_deaf_command_is_killed_by_the_carrier_of_sigkill_c41(spool: Spool) -> None:
     attached = spool.start("trap '' HUP TERM; echo up; while :; do sleep 600; done")
     attached.read_line()
