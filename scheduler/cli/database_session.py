@@ -355,7 +355,9 @@ def translated_errors(next_step: str = BE_ANOTHER) -> Iterator[None]:
                 raise WorldError(f"the database cancelled the query: {said}; {advice}") from error
             case psycopg.errors.QueryCanceled():
                 raise WorldError(cancelled(error)) from error
-            case psycopg.IntegrityError() | psycopg.DataError():
+            case psycopg.errors.LockNotAvailable() if not error.diag.constraint_name:
+                raise WorldError(f"the database is in use: {said}; try again") from error
+            case psycopg.IntegrityError() | psycopg.DataError() | psycopg.errors.LockNotAvailable():
                 hint = f"; {error.diag.message_hint.rstrip('.')}" if error.diag.message_hint else ""
                 raise ConfigError(f"the database refuses it: {said}{hint}") from error
             case psycopg.OperationalError():

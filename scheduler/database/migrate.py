@@ -101,6 +101,9 @@ select array(select oid::regclass::text from pg_catalog.pg_class where relnamesp
   from pg_catalog.pg_namespace n where nspname = %s
 """
 
+# Roles are of the whole server, which several databases may belong to.
+CONCURRENT = "tuple concurrently updated"
+RIGHTS = "run drover init by a role that owns the database, with --roles one that may create roles too"
 NAME = "drover"  # of sessions whose login has none
 OLDEST = 14  # major version of PostgreSQL
 ENCODINGS = ("UTF8", "SQL_ASCII")  # of databases whose every text can be read out
@@ -391,11 +394,15 @@ def _blamed(connection: psycopg.Connection, name: str) -> Iterator[None]:
     """Name the file that failed, and the server that refused it, which is our mistake."""
     try:
         yield
-    except (psycopg.OperationalError, psycopg.errors.InsufficientPrivilege):
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise ConfigError(f"{name}: {error}: {RIGHTS}") from error
+    except psycopg.OperationalError:
         raise
     except psycopg.Error as error:
         if lacks_files(str(error), error.sqlstate):
             raise
+        if CONCURRENT in str(error):
+            raise WorldError(f"{name}: {error}: another drover init of this server changes roles: try again") from error
         raise BugError(f"{name}: {error}: nothing was applied; report this, with {server(connection)}") from error
 
 

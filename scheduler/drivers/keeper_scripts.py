@@ -118,7 +118,8 @@ kill -s KILL -- -$$
 """
 )
 
-# Nothing is executed between the end of the command and the note of it: printf is part of the shell.
+# Nothing is executed between the end of the command and the note of it: kill and printf are parts of the shell. What is
+# left of its group is killed at once: as long as there is any, no other group has that number.
 _WAITER: Final = (
     _COMMON
     + """\
@@ -138,8 +139,8 @@ wait $command; again=$?
 [ $again -eq 127 ] || code=$again
 break
 done
-until printf '%-63s\\n' $code 1<>end.new; do nap 5; done
 kill -s KILL -- -$command 2>/dev/null
+until printf '%-63s\\n' $code 1<>end.new; do nap 5; done
 """
 )
 
@@ -156,8 +157,8 @@ command -v setsid >/dev/null || refuse "detached jobs need setsid(1) on their ho
 trust() { is_bad=$(find "$@" -prune \\( ! -user 0 ! -user "$me" \\
 -o ! -type l \\( -perm -0020 -o -perm -0002 \\) ! -perm -1000 \\) -print) \\
 || refuse "the directories above the spool $spool cannot be looked at"
-[ -z "$is_bad" ] || refuse "others may replace the spool $spool: give $(echo "$is_bad" | head -n 1) to root or user \
-$me, and let no others write to it; or name another spool"; }
+[ -z "$is_bad" ] || refuse "others may replace the spool $spool: $(echo "$is_bad" | head -n 1) must belong to root or \
+user $me, and others may not write to it (chmod go-w); or name another spool"; }
 reach() {
 place= rest=$1 links=0
 set --

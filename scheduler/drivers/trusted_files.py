@@ -19,7 +19,8 @@ def who_may_write(path: str, users: Collection[int]) -> Iterator[str]:
     Trusted are these users, our own, and the owner of the root directory, which is not 0 in some user namespaces.
     """
     trusted = {0, os.geteuid(), os.stat("/").st_uid, *users}
-    for place in _way(os.path.abspath(path)):
+    # not abspath, for which link/.. is where the link is, and not where it leads
+    for place in _way(os.path.join(os.getcwd(), path)):
         found = os.lstat(place)
         mode = stat.S_IMODE(found.st_mode)
         is_sticky = stat.S_ISDIR(found.st_mode) and mode & stat.S_ISVTX  # there the owner of an entry counts

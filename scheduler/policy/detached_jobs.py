@@ -191,7 +191,7 @@ def attached_ended(state: State, slot: Slot, event: Gone, now: float) -> bool:
     elif event.keeper_said == "interrupted":
         completion.lose_item(state, slot, f"its keeper on host {host} is gone", now, interrupted=True)
     elif event.keeper_said == "could not keep" and keeper.verb == "start":
-        completion.lose_item(state, slot, f"host {host} could not keep it: see its output", now)
+        completion.lose_item(state, slot, f"host {host} could not keep it: its error output says why", now)
     elif event.keeper_said or event.lost:
         _adopt_later(state, slot, event.why, LATER_S if event.keeper_said == "could not keep" else SOON_S, now)
     else:

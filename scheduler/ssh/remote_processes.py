@@ -19,7 +19,7 @@ from typing import Any, Final
 import paramiko
 
 from scheduler.drivers.loop import Callback, Steps, Task, Until
-from scheduler.drivers.os_calls import close_all
+from scheduler.drivers.os_calls import MOST_PID, close_all
 from scheduler.drivers.ssh_protocol import Ended, Lost, Note, NotStarted, Report, SshSettings, Started
 from scheduler.errors import WorldError
 from scheduler.ssh.paramiko_io import (
@@ -37,6 +37,7 @@ from scheduler.ssh.remote_scripts import RemotePid, control_command, foreign_tex
 
 NOISE_BYTES: Final = 8192  # of output without the reply of our script
 MESSAGE_BYTES: Final = 300  # of the output of a shim that failed
+PID_DIGITS: Final = len(str(MOST_PID))
 CHECKS: Final = 6  # whether a group that was killed is gone, one a second
 GO: Final = b"\n"
 NO_COMMANDS: Final = "it runs no commands for us"
@@ -55,11 +56,15 @@ def start_control_session(transport: paramiko.Transport, settings: SshSettings) 
                 raise paramiko.SSHException(_why_none(channel, received, settings))
             received += data
     except BROKEN as error:
-        why = foreign_text(received, who(settings)) if received and not str(error) else error or "no answer"
+        why = str(error) or (foreign_text(received, who(settings)) if received else _silent(settings))
         raise WorldError(f"{NO_COMMANDS}: {why}") from error
     except WorldError as error:
         raise WorldError(f"{NO_COMMANDS}: {error}") from error
     return channel, word
+
+
+def _silent(settings: SshSettings) -> str:
+    return f"no answer within {settings.connect_s:g} s: a login script of {who(settings)} may wait for something"
 
 
 def _why_none(channel: paramiko.Channel, received: bytes, settings: SshSettings) -> str:
@@ -68,7 +73,9 @@ def _why_none(channel: paramiko.Channel, received: bytes, settings: SshSettings)
         return foreign_text(received, who(settings))
     with suppress(*BROKEN):
         received = channel.recv_stderr(NOISE_BYTES)
-    return f"its shell said {shown(received)} and no more"
+    if received:
+        return f"its shell said {shown(received)} and no more"
+    return f"its shell ended without a word: a login script of {who(settings)} may end it"
 
 
 def who(settings: SshSettings) -> str:
@@ -165,7 +172,7 @@ class ControlSession:
         match words:
             case ["beat"] if self._beats:
                 self.confirmed_at = self._beats.popleft()
-            case [pid, text] if pid.isdecimal() and (pending := self._pending.get(int(pid))):
+            case [pid, text] if pid.isdecimal() and len(pid) <= PID_DIGITS and (pending := self._pending.get(int(pid))):
                 answer = pending.popleft()
                 if not pending:
                     del self._pending[int(pid)]

@@ -32,6 +32,7 @@ TEXT_BYTES: Final = 200  # of what a host printed, in a message
 
 # Traps: `read` leaves out NULs, in dash and bash; the name in a stat file may hold line ends, brackets and blanks. The
 # word is in the first line, which is short to read; the checks start no process on Linux: the table may be full.
+# To read all of /proc takes a second on a busy host, so it is done only for a group that is still there.
 _COMMON: Final = """\
 word=WORD
 [ $$ -gt 1 ] || { echo "it is process $$ there, whose group is none of its own" >&2; exit 125; }
@@ -63,6 +64,7 @@ find_guarded() { for each in $groups; do
 case $each in "$1"/*) mark=${each##*/} start=${each#*/}; start=${start%/*}; return 0 ;; esac; done; return 1; }
 is_ours() { find_guarded "$1" || return 1
 if look "$1"; then [ "$began" = "$start" ]; return; fi
+kill -s 0 -- "-$1" || return 1
 for each in /proc/[0-9]*; do
 each=${each#/proc/}
 look "$each" && [ "$pgrp" = "$1" ] && marked "/proc/$each/environ" "$mark" && return 0
@@ -165,8 +167,8 @@ def read_reply(word: str, output: bytes) -> RemotePid | None:
 def foreign_text(output: bytes, who: str) -> str:
     """Return the reason why a host is down that prints other text than the reply of our script."""
     return (
-        f"it printed {shown(output)} and not the reply of our script: the login scripts of {who} must print nothing "
-        "where there is no terminal, and run the command"
+        f"it printed {shown(output)} and not the reply of our script: a login script of {who} exits, prints without "
+        "end, or runs another command than ours"
     )
 
 

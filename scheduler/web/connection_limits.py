@@ -69,11 +69,12 @@ class LimitedConnection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread = self.loop.call_later(self._limits.read_s, self._drop)
+        self._watch_reader()
 
     def resume_writing(self) -> None:
         self._read_again()
         super().resume_writing()
+        self._look()
 
     def send_400_response(self, msg: str) -> None:
         self._answer("400 Bad Request", msg)
@@ -94,8 +95,18 @@ class LimitedConnection(H11Protocol):
         is_whole = self.cycle is not None and self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
         if is_whole and not self.cycle.response_complete and not self.transport.is_closing():
             self._wait_no_more()
+        elif self._unread:  # the client still reads: it may be closed if too many wait, but is given its time
+            self._limits.waits.setdefault(self)
         elif self._late is None:
             self._wait()
+
+    def _watch_reader(self, left: int | None = None) -> None:
+        """Drop the connection if the client has read nothing of the bytes that were left; look again else."""
+        size = self.transport.get_write_buffer_size()
+        if left is not None and size >= left:
+            self._drop()
+        else:
+            self._unread = self.loop.call_later(self._limits.read_s, self._watch_reader, size)
 
     def _wait(self) -> None:
         self._late = self.loop.call_later(self._limits.request_s, self.end, "408 Request Timeout", "it took too long")

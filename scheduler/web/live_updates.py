@@ -22,6 +22,8 @@ EVERY: Final = frozenset({0})  # in place of numbers: this may concern any job
 NUMBER: Final = re.compile(r'(?:"jq_pk" ?: ?|[\[ ,])(\d{1,19})')
 MOST_BROWSERS: Final = 500
 MOST_OF_VISITOR: Final = 100  # of one role, or of one address that has not signed in
+MOST_OF_STRANGERS: Final = 250  # of all who have not signed in: who is on this machine may give any address
+OF_ROLE: Final = "role "  # before the name of a role, in the name of a visitor
 ALIVE_S: Final = 20.0  # a proxy may cut what is silent for longer
 PAUSE_S: Final = 0.1  # between two messages to one browser
 POLL_S: Final = 2.0  # of a replica, which announces nothing
@@ -50,8 +52,13 @@ class Changes:
         self._is_over = False
 
     def has_place(self, visitor: str) -> bool:
-        """Return whether one more browser of this visitor may wait."""
+        """Return whether one more browser of this visitor may wait: `role NAME`, or an address."""
+        if not visitor.startswith(OF_ROLE) and self._strangers() >= MOST_OF_STRANGERS:
+            return False
         return self._places.total() < MOST_BROWSERS and self._places[visitor] < MOST_OF_VISITOR
+
+    def _strangers(self) -> int:
+        return sum(number for visitor, number in self._places.items() if not visitor.startswith(OF_ROLE))
 
     @contextmanager
     def place(self, visitor: str) -> Iterator[None]:

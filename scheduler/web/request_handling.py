@@ -21,7 +21,7 @@ from scheduler.cli.database_session import Session
 from scheduler.errors import ConfigError, WorldError
 from scheduler.web import job_filter
 from scheduler.web.database_sessions import shows_states_only
-from scheduler.web.live_updates import Changes
+from scheduler.web.live_updates import OF_ROLE, Changes
 from scheduler.web.offered_verbs import NEEDS_CARE, possible, rights
 from scheduler.web.pages import Draw, Page
 from scheduler.web.password_pauses import neighbourhood
@@ -91,7 +91,7 @@ async def changes(request: Request) -> Response:
     if not await run_in_threadpool(has_seen):
         return PlainTextResponse("no such job\n", 404)
     person = request.state.person
-    visitor = f"role {person.name}" if person else address_of(request)
+    visitor = f"{OF_ROLE}{person.name}" if person else address_of(request)
     if not told.has_place(visitor):
         return PlainTextResponse("too many browsers wait for changes\n", 503)
     return ChangesResponse(told, visitor, job)

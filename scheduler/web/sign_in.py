@@ -138,7 +138,7 @@ class People:
         """Return the login of a role that the database lets in by this password."""
         if not password:
             raise ConfigError("a password is required")
-        if max(len(role), len(password)) > LONGEST or "\0" in role + password:
+        if max(len(role), len(password)) > LONGEST or not role.isprintable() or "\0" in password:
             raise ConfigError("role or password is wrong")
         self._pauses.begin(role, address)
         if not self._tries.acquire(timeout=TRY_WAIT_S):

@@ -141,7 +141,9 @@ def test_waiter_killed_costs_no_second_end_c41(spool: Spool, ledger: Ledger, ste
 
 def test_exit_status_is_used_though_the_waiter_is_killed_behind_its_note_c41(spool: Spool, ledger: Ledger) -> None:
     ledger.go.touch()
-    assert killed_at(spool, ledger, WAITER, "kill -s KILL -- -$command").end()[0] == 3
+    words = list(spool.words(b"/bin/sh", b"-c", ledger.command(1).encode()))
+    words[WAITER] += b"kill -s KILL $$\n"
+    assert spool._run(tuple(words), b"").end()[0] == 3
     assert ledger.notes == ["begin1", "end1"]
 
 

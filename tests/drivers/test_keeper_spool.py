@@ -73,7 +73,7 @@ def refused(spool: Spool, tmp_path: Path) -> bytes:
 def test_spool_below_a_directory_that_others_may_write_is_refused_c41(spool: Spool, tmp_path: Path, mode: int) -> None:
     spool.path.mkdir(mode=0o700)
     spool.path.parent.chmod(mode)
-    assert f"give {spool.path.parent}/ to root".encode() in refused(spool, tmp_path)
+    assert f"{spool.path.parent}/ must belong to root".encode() in refused(spool, tmp_path)
 
 
 def test_nothing_is_made_below_a_directory_that_others_may_write_c41(spool: Spool, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_symbolic_link_of_another_user_is_refused_c41(spool: Spool, tmp_path: Pa
     spool.path.parent.chmod(0o1777)
     spool.path.symlink_to(real)
     os.chown(spool.path, STRANGER, STRANGER, follow_symlinks=False)
-    assert f"give {spool.path} to root".encode() in refused(spool, tmp_path)
+    assert f"{spool.path} must belong to root".encode() in refused(spool, tmp_path)
 
 
 def test_link_is_followed_to_all_directories_above_c41(spool: Spool, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_link_is_followed_to_all_directories_above_c41(spool: Spool, tmp_path: P
     (open_to_all / "spool").mkdir(mode=0o700, parents=True)
     open_to_all.chmod(0o777)
     spool.path.symlink_to("../open/spool")
-    assert f"give {open_to_all}/ to root".encode() in refused(spool, tmp_path)
+    assert f"{open_to_all}/ must belong to root".encode() in refused(spool, tmp_path)
 
 
 def test_link_in_a_circle_is_refused_c41(spool: Spool, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_check_of_a_spool_says_why_and_makes_nothing_c41(spool: Spool) -> None:
     spool.path.parent.chmod(0o777)
     code, out = checked(spool.path)
     assert code == 1
-    assert b"let no others write to it" in out
+    assert b"others may not write to it (chmod go-w)" in out
 
 
 def test_check_of_a_spool_that_others_may_read_fails_c41(spool: Spool) -> None:

@@ -86,3 +86,12 @@ def test_links_in_a_circle_have_an_end(file: Path) -> None:
     (file.parent / "a").symlink_to("b")
     (file.parent / "b").symlink_to("a")
     assert problems(file.parent / "a") == []
+
+
+def test_what_stands_above_a_link_is_looked_for_where_it_leads(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "open/inner").mkdir(parents=True)
+    (tmp_path / "open/file").touch()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "link").symlink_to("open/inner")
+    named = tmp_path / "link/../file"
+    assert problems(named) == [f"others may write to {tmp_path}/open (mode 0777); chmod go-w {tmp_path}/open"]

@@ -188,7 +188,7 @@ def test_spool_that_others_may_replace_is_a_failure(
     assert done.status == 1
     (line,) = [line for line in done.out.splitlines() if "spool of host local" in line]
     assert line.startswith("FAIL")
-    assert f"give {tmp_path}/open/ to root or user" in line
+    assert f"{tmp_path}/open/ must belong to root or user" in line
     assert not (tmp_path / "open" / "spool").exists()
 
 

@@ -315,3 +315,18 @@ def test_wait_says_at_once_that_no_scheduler_is_active(drover: Drover, active: p
         "drover: no scheduler is active for group default: the job waits until one is; start it with drover run",
         "drover: after 0 s, 1 of 1 jobs have not ended; see drover why",
     ]
+
+
+def test_submit_to_a_queue_that_an_open_transaction_keeps_says_so(
+    drover: Drover, active: psycopg.Connection, database: str
+) -> None:
+    active.execute(
+        "insert into drover.queue (queue_name, queue_group, queue_max_length) values ('small', 'default', 9)"
+    )
+    active.execute("select drover.install_routes()")
+    with psycopg.connect(database) as other:
+        other.execute("insert into drover.jobqueue (jq_type, jq_queue) values ('noop', 'small')")
+        done = drover("submit", "--queue", "small", "noop", "x")
+    said = "the database refuses it: queue small: another transaction that inserts into it has not ended; Its length is"
+    assert (done.status, done.out) == (2, "")
+    assert said in done.err

@@ -349,7 +349,7 @@ def test_job_whose_spool_cannot_be_written_fails_and_says_why_c41(launch: Launch
     site.spool.mkdir(mode=0o755)
     daemon = launch(site.config())
     row = daemon.wait(daemon.insert(jq_type="long", jq_args=site.script()), "failed")
-    assert "could not keep it: see its output" in row["jq_endtext"]
+    assert "could not keep it: its error output says why" in row["jq_endtext"]
     errors = daemon.execute("select out_data from drover.output where out_jq_fk = %s", row["jq_pk"])
     assert "must be ours, and its mode 0700" in errors[0]["out_data"]
     assert site.starts == []

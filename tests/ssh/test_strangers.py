@@ -90,4 +90,12 @@ def test_host_that_prints_other_text_than_our_reply_is_down_with_that_text(folde
     found = of_login(folder, script + "\n", connect_s=1)
     assert (found["pid"], found["lives"]) == ([], True)
     assert "it printed 'DROVER 1\\n" in found["down"][0]
-    assert "the login scripts of root@alpha must print nothing where there is no terminal" in found["down"][0]
+    assert "a login script of root@alpha exits, prints without end, or runs another command" in found["down"][0]
+
+
+@pytest.mark.parametrize(
+    ("script", "why"), [("exit", "ended without a word: a login script"), ("sleep 600", "no answer within")]
+)
+def test_host_whose_login_script_says_nothing_is_down_with_a_reason(folder: Path, script: str, why: str) -> None:
+    found = of_login(folder, script + "\n", connect_s=1)
+    assert why in found["down"][0]

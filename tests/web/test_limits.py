@@ -13,14 +13,18 @@ from urllib.parse import urlencode
 
 import psycopg
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from scheduler.errors import ConfigError
-from scheduler.web.live_updates import MOST_OF_VISITOR
+from scheduler.web.live_updates import MOST_OF_STRANGERS, MOST_OF_VISITOR, Changes
 from scheduler.web.password_pauses import FIRST_S, FORGET_S, LONGEST_S, MOST, Pauses, neighbourhood
 from scheduler.web.server import make_app
 from scheduler.web.sign_in import MOST_OF_ROLE, People
 from tests.cli_tools import DROVER, environment
+from tests.patience import PATIENCE_S
 from tests.web.asking_server import PASSWORD, ROLE, AskingServer
 from tests.web.conftest import KEY
 from tests.web.served import HALF_BODY, HALF_HEAD, PAGE, Address, client, clients, said, served, status, status_of
@@ -95,6 +99,24 @@ def test_client_that_reads_no_answers_is_ended_in_time(web_database: str) -> Non
         assert poll.poll(60_000)
 
 
+def test_client_that_reads_slowly_gets_all_of_an_answer() -> None:
+    body = b"x" * (8 << 20)  # more than the buffers of both sockets hold
+    app = Starlette(routes=[Route("/", lambda _: Response(body))])
+    app.state.changes = Changes("")
+    with served(app, request_s=0.1) as address, socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.settimeout(PATIENCE_S)
+        reader.connect(address)
+        reader.sendall(PAGE)
+        parts = [slow_read(reader) for _ in range(20)]
+        assert len(b"".join(parts) + said(reader)) > len(body)
+
+
+def slow_read(reader: socket.socket) -> bytes:
+    Event().wait(0.05)
+    return reader.recv(4096)
+
+
 def test_of_too_many_half_heads_of_one_address_the_oldest_is_closed(web_database: str) -> None:
     with served(make_app(web_database, "default"), waiting=5) as address, clients(address, HALF_HEAD, 5) as strangers:
         assert status(address) == 200
@@ -128,6 +150,15 @@ def test_one_visitor_does_not_take_all_places_of_live_updates(web_database: str)
             assert status(address, changes()) == 503
             assert status(address, changes(cookie)) == 200
         assert status(address, changes(cookie)) == 200
+
+
+def test_strangers_who_say_many_addresses_leave_places_to_people_who_have_signed_in() -> None:
+    told = Changes("")
+    with ExitStack() as taken:
+        for number in range(MOST_OF_STRANGERS):
+            taken.enter_context(told.place(f"10.0.0.{number}"))
+        assert not told.has_place("10.0.1.1")
+        assert told.has_place("role boss")
 
 
 @contextmanager
