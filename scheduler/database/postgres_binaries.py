@@ -121,3 +121,8 @@ def loaded_files(place: Path) -> Files:
             continue
         found[str(path)] = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]
     return found
+
+
+def are_same(files: Files, now: Files) -> bool:
+    """Return whether these files are there as they were; what was added, as an extension, is none of the server's."""
+    return all(now.get(path) == identity for path, identity in files.items())

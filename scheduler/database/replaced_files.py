@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from scheduler.database.postgres_binaries import Binaries, all_binaries, examine, loaded_files
+from scheduler.database.postgres_binaries import Binaries, all_binaries, are_same, examine, loaded_files
 from scheduler.database.server_record import begin_record, note_problem
 
 LOOK_S: Final = 3.0  # between two looks; files that are the same at both have settled
@@ -39,7 +39,7 @@ class FileWatch:
     def look(self) -> Binaries | None:
         """Return binaries that can take over, if the server's own were replaced or removed, and have settled."""
         before, self._seen = self._seen, loaded_files(self._binaries.place)
-        if self._seen == self._began:
+        if are_same(self._began, self._seen):
             self._note("")
             return None
         if self._seen != before:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from scheduler.database.postgres_binaries import Binaries, Files, loaded_files
+from scheduler.database.postgres_binaries import Binaries, Files, are_same, loaded_files
 
 NAME: Final = "program"
 DELETED: Final = " (deleted)"  # proc(5)
@@ -72,7 +72,7 @@ def state_of(directory: Path, pid: int) -> ServerState:
         return _state_by_program(pid)
     binaries = Binaries(Path(record.place), record.version)
     trouble = ""
-    if loaded_files(binaries.place) != record.files:
+    if not are_same(record.files, loaded_files(binaries.place)):
         trouble = f"{binaries}: {REPLACED}; {record.problem or BY_ITSELF}"
     return ServerState(pid, binaries, trouble)
 

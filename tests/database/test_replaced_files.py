@@ -126,6 +126,11 @@ def test_files_that_are_the_same_are_no_trouble(tmp_path: Path, place: Path, wat
     assert (watch.look(), watch.look(), _trouble(tmp_path)) == (None, None, "")
 
 
+def test_library_of_an_extension_that_is_added_is_no_trouble(tmp_path: Path, place: Path, watch: FileWatch) -> None:
+    _program(place.parent / "lib/extension.so", "")
+    assert (watch.look(), watch.look(), _trouble(tmp_path)) == (None, None, "")
+
+
 def test_replaced_files_are_trouble_at_once_and_taken_when_they_have_settled(
     tmp_path: Path, place: Path, watch: FileWatch
 ) -> None:

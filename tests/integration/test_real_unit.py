@@ -165,7 +165,7 @@ def _removed(group: Path) -> bool:
 def machine(request: pytest.FixtureRequest, database_with_roles: str, tmp_path: Path) -> Iterator[Machine]:
     need("systemd in namespaces")
     with TemporaryDirectory() as spool:
-        Path(spool).chmod(0o777)  # commands have no capabilities
+        Path(spool).chmod(0o1777)  # commands have no capabilities, and nobody else may move the spool
         with Machine(tmp_path, Path(spool) / "spool", database_with_roles, request.param) as machine:
             machine.said("serving group")
             yield machine
