@@ -74,6 +74,7 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "psql": lambda: shutil.which("psql") is not None,
     "libpq 18": lambda: pq.version() >= 180000,
     "openssl": lambda: shutil.which("openssl") is not None,
+    "ps": lambda: shutil.which("ps") is not None,
     "perl": lambda: shutil.which("perl") is not None,
     "python": lambda: True,
     "gcc": lambda: shutil.which("gcc") is not None,

@@ -189,6 +189,7 @@ def test_check_of_a_spool_that_others_may_read_fails_c41(spool: Spool) -> None:
 def test_pid_that_is_none_gets_no_signal_c41(spool: Spool, pid: str) -> None:
     """In a pid namespace of its own, all of which would die."""
     need("root")
+    need("mount")
     forged(spool.path, f"999999 1 {BOOT}", "closed")
     (spool.entry() / "pid").unlink()
     words = release_words(str(spool.path), "site", [(7, 1)], grace=1)

@@ -218,6 +218,7 @@ def test_process_that_got_the_pid_of_an_agent_is_not_killed(shell: list[str], le
 
 @pytest.mark.parametrize("shell", SHELLS[:1], ids=["dash"])
 def test_without_proc_ps_says_when_a_process_began(shell: list[str]) -> None:
+    need("ps")
     control = Session(shell, control_command(WORD, 20), proc="/no-such-proc/")
     assert re.fullmatch(rf"DROVER {WORD} \d+ [A-Za-z]{{3}}_[A-Za-z0-9:_]+", control.hear())
     agent = Session(shell, agent_command(OF_AGENT, [b"sleep", b"600"], {}, b""), proc="/no-such-proc/")
