@@ -39,7 +39,7 @@ class Site(BaseHTTPRequestHandler):
         self.asked.append((self.command, self.path, dict(self.headers), self.rfile.read(length)))
         status, headers, body = self.BODIES[self.path.partition("?")[0]]
         if self.path == "/elsewhere":
-            headers = {"Location": f"http://localhost:{self.server.server_address[1]}/hello"}
+            headers = {"Location": f"http://127.1:{self.server.server_address[1]}/hello"}
         self.send_response(status)
         for name, value in ({"Content-Length": str(len(body))} | headers).items():
             self.send_header(name, value)
