@@ -27,7 +27,7 @@ _NAMED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 _PLAIN = frozenset((b'"', b"\\", b"'", b"$", b"`"))
 _LINE_ENDS = re.compile(r"[\r\n]+")
 _CONDITION = re.compile(r"[^\s:]+")
-_PLACES = 3  # of an exception that nobody expected: so many are told
+_PLACES = 3  # lines of the traceback in the WARNING about an unexpected exception
 _TOLD_CHARACTERS = 300  # of its text, which may hold data
 _GONE = select.POLLHUP | getattr(select, "POLLRDHUP", 0)  # RDHUP: stdin is a socket under some sshd
 

@@ -59,7 +59,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What is to be sent, and where to; `headers` are for webhooks."""
+    """A message and its target; only webhooks have `headers`."""
 
     to: str
     body: str

@@ -1,6 +1,6 @@
-"""What becomes of the embedded server while a daemon uses it: logged, and shown by `drover status`.
+"""Log restarts of the embedded server and replaced files below it, and report them for `drover status`.
 
-Its guardian acts (scheduler/database/replaced_files.py); here is only looked.
+This module only reads; the guardian restarts the server (scheduler/database/replaced_files.py).
 """
 
 from collections.abc import Callable

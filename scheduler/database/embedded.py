@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 
 def _say_nothing(_text: str) -> None:
-    """Stand for what is called with messages where nobody wants them."""
+    """Ignore a message: the default of callers that print none."""
 
 
 def default_directory(environment: Mapping[str, str]) -> Path:

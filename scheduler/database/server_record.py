@@ -1,4 +1,4 @@
-"""What an embedded server runs from: its guardian notes it in the server's directory, and everybody may compare.
+"""The binaries that an embedded server was started from, as recorded by its guardian in the server's directory.
 
 A server goes on with the files that it has opened when a package is upgraded or removed below it, but loads others at
 need: sessions that begin later may fail. Touches the file `program` beside the cluster; refuses to start anything.
