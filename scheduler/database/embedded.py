@@ -33,6 +33,7 @@ from scheduler.errors import WorldError
 PAUSE_S = 0.01
 LOG_BYTES = 1 << 20  # a longer log is set aside at the next start
 TAIL_BYTES = 2000
+PROGRAMS = ("postgres", "postmaster")
 
 Say = Callable[[str], None]
 
@@ -211,14 +212,22 @@ def _forget_dead_server(data: Path) -> None:
 def _stands_in(data: Path, number: str) -> bool:
     """Return whether this is the pid of the server of a directory: it stands there, or is another account's.
 
-    No signal is sent: the number may be another process's by now, or anything.
+    No signal is sent: the number may be another process's by now, or anything. Where a process of another account
+    stands cannot be read; then each server is taken for that one.
     """
     try:
-        return number.isdecimal() and os.readlink(f"/proc/{int(number)}/cwd") == str(data.resolve())
+        process = Path("/proc", str(int(number)))
+        return number.isdecimal() and os.readlink(process / "cwd") == str(data.resolve())
     except PermissionError:
-        return True
+        return _program(process) in PROGRAMS
     except (OSError, ValueError):
         return False
+
+
+def _program(process: Path) -> str:
+    with suppress(OSError):
+        return (process / "comm").read_text().strip()
+    return ""
 
 
 # Locks

@@ -399,3 +399,24 @@ def test_a_server_whose_pid_is_of_another_process_or_of_none_does_not_run(tmp_pa
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "postmaster.pid").write_text(f"{number}\n{tmp_path}\n0\n5432\n/tmp\n\n\nready\n")
     assert not is_running(tmp_path)
+
+
+WITHOUT_PTRACE = "setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", "--"
+ASK = """\
+import os, sys
+from pathlib import Path
+from scheduler.database.embedded import is_running
+try:
+    print(os.readlink("/proc/1/cwd"))
+except PermissionError:
+    print(is_running(Path(sys.argv[1])))
+"""
+
+
+def test_a_process_of_another_account_that_is_no_postgres_is_no_server(tmp_path: Path) -> None:
+    need("setpriv")
+    weaker = WITHOUT_PTRACE if os.geteuid() == 0 else ()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "postmaster.pid").write_text(f"1\n{tmp_path}\n0\n5432\n/tmp\n\n\nready\n")
+    said = subprocess.run([*weaker, sys.executable, "-c", ASK, tmp_path], capture_output=True, check=True)
+    assert said.stdout == b"False\n"
