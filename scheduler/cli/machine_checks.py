@@ -19,6 +19,7 @@ from scheduler.database.embedded import default_directory
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.process_spec import (
     Surroundings,
+    directory_mistake,
     find_program,
     interpreter_mistake,
     prelude_mistakes,
@@ -74,7 +75,7 @@ def program_finding(config: Config, name: str) -> Finding:
     except OSError:
         place = "there" if "/" in word else "in agents/ or on PATH"
         return severity, f"{who}no program {word} is {place}; install it or correct its command"
-    problem = interpreter_mistake(program, search_path(agent, around))
+    problem = directory_mistake(agent, word) or interpreter_mistake(program, search_path(agent, around))
     return (severity, f"{who}{program}: {problem}") if problem else (OK, who + program)
 
 

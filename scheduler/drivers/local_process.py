@@ -12,7 +12,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from scheduler.drivers.os_calls import Ends, close_all, is_pidfd_of, is_readable, pidfd_of, pipes, signal_name, spawn
+from scheduler.drivers.os_calls import (
+    Ends,
+    close_all,
+    is_pidfd_of,
+    is_readable,
+    is_removed,
+    pidfd_of,
+    pipes,
+    signal_name,
+    spawn,
+)
 from scheduler.drivers.pipes import CLOSED
 from scheduler.drivers.process_spec import ProcessSpec
 from scheduler.errors import BugError
@@ -123,17 +133,18 @@ def _spawn(spec: ProcessSpec, ends: Ends) -> int:
     """Return the pid of a new process that has these ends. Errors: OSError, ValueError.
 
     posix_spawn(3) knows no directory: the process begins in ours, which is the other one for that moment. If nobody may
-    go back to ours, a shell changes the directory.
+    go back to ours, a shell changes the directory. In ours, if it was removed, many programs would not begin.
     """
-    if spec.directory is None:
+    directory = spec.directory or ("/" if is_removed() else None)
+    if directory is None:
         return spawn(spec.argv, spec.environment, ends)
     try:
         home = os.open(".", os.O_PATH)
     except (FileNotFoundError, PermissionError):
-        os.stat(spec.directory)
-        return spawn((*CHANGE_DIRECTORY, spec.directory, *spec.argv), spec.environment, ends)
+        os.stat(directory)
+        return spawn((*CHANGE_DIRECTORY, directory, *spec.argv), spec.environment, ends)
     try:
-        os.chdir(spec.directory)
+        os.chdir(directory)
         return spawn(spec.argv, spec.environment, ends)
     finally:
         os.fchdir(home)

@@ -40,6 +40,20 @@ TRACED_S = 0.5  # between two checks of a process whose end a debugger holds
 Ends = tuple[int, int, int]  # of three pipes, in the order of stdin, stdout, stderr
 
 
+def is_removed() -> bool:
+    """Return whether our working directory was removed: nothing is found there, and many programs do not start."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def absolute(path: str) -> str:
+    """Return the path of a name that may be relative to our directory; as it is if that was removed."""
+    return path if path.startswith("/") or is_removed() else os.path.join(os.getcwd(), path)
+
+
 def unix_address(text: str) -> bytes:
     """Return the address of a socket; a name that is no path begins with a NUL, written as @ (unix(7))."""
     path = os.fsencode(text)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.drivers.keeper_scripts import words_of
-from scheduler.drivers.os_calls import boot_id
+from scheduler.drivers.os_calls import absolute, boot_id, is_removed
 from scheduler.drivers.trusted_files import who_may_write
 from scheduler.model.config import AgentType, Config, Limits, Mistake
 from scheduler.model.events_and_effects import Spawn
@@ -192,7 +192,7 @@ def find_program(word: str, path: str, directory: str | None) -> str:
     Errors: FileNotFoundError; PermissionError, with the file that may not be executed as filename2.
     """
     folders = [""] if "/" in word else path.split(os.pathsep)
-    places = [os.path.join(directory or os.getcwd(), folder, word) for folder in folders]
+    places = [absolute(os.path.join(directory or "", folder, word)) for folder in folders]
     files = [place for place in places if os.path.isfile(place)]
     for place in files:
         if os.access(place, os.X_OK):
@@ -200,6 +200,15 @@ def find_program(word: str, path: str, directory: str | None) -> str:
     if files:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), word, None, files[0])
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), word)
+
+
+def directory_mistake(agent: AgentType, word: str) -> str:
+    """Return what is wrong with the directory in which a program of a type is started; empty if nothing is."""
+    if agent.cwd:
+        return "" if os.path.isdir(agent.cwd) else f"its cwd {agent.cwd} is not there; create it, or correct cwd"
+    is_in_ours = "/" in word and not word.startswith("/") and agent.kind != "exec"
+    gone = "the directory in which the daemon was started was removed; set cwd, or start the daemon in another"
+    return gone if is_in_ours and is_removed() else ""
 
 
 def interpreter_mistake(program: str, path: str) -> str:
@@ -243,6 +252,8 @@ def reason(config: Config, spawn: Spawn, error: OSError | ValueError) -> str:
     program = error.filename
     where = f" ({os.fsdecode(program)})" if program is not None and program != word else ""
     advice = ADVICE.get(error.errno or 0, "")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        advice = directory_mistake(config.agents[spawn.type], word) or advice
     # the program exists and exec(3) failed to find or run it: it may be its interpreter
     is_there = error.errno in (errno.ENOENT, errno.EACCES) and error.filename2 is None and isinstance(program, str)
     if is_there and os.path.isfile(program):

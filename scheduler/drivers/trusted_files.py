@@ -9,6 +9,8 @@ import stat
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from scheduler.drivers.os_calls import absolute
+
 WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
 MOST_LINKS: Final = 40  # as many as Linux follows
 
@@ -20,7 +22,7 @@ def who_may_write(path: str, users: Collection[int]) -> Iterator[str]:
     """
     trusted = {0, os.geteuid(), os.stat("/").st_uid, *users}
     # not abspath, for which link/.. is where the link is, and not where it leads
-    for place in _way(os.path.join(os.getcwd(), path)):
+    for place in _way(absolute(path)):
         found = os.lstat(place)
         mode = stat.S_IMODE(found.st_mode)
         is_sticky = stat.S_ISDIR(found.st_mode) and mode & stat.S_ISVTX  # there the owner of an entry counts

@@ -191,7 +191,7 @@ def test_a_program_earlier_in_the_path_is_found_at_the_next_check(family: Make, 
         (AgentType(command=("no-such",)), "'no-such': No such file or directory (errno 2); look at"),
         (AgentType(command=("/no/such",)), "'/no/such': No such file or directory (errno 2); look at"),
         (AgentType(command=("/etc/passwd",)), "'/etc/passwd': Permission denied (errno 13); look at"),
-        (sh("true", cwd="/no"), "'sh' (/no): No such file or directory (errno 2); look at"),
+        (sh("true", cwd="/no"), "'sh' (/no): No such file or directory (errno 2); its cwd /no"),
         (AgentType(command=("sh", "\0")), "'sh': embedded null byte"),
     ],
 )

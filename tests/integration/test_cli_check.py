@@ -129,6 +129,12 @@ def test_check_says_where_a_missing_program_was_looked_for(
     assert f"FAIL agent lost: no program {word} is {place}; install it or correct" in drover("check").out
 
 
+@pytest.mark.usefixtures("connection")
+def test_directory_of_a_type_that_is_not_there_fails_the_check(drover: Drover, config: Path, tmp_path: Path) -> None:
+    config.write_text(f'{CONFIG}[agents.lost]\ncommand = ["true"]\ncwd = "{tmp_path}/no"\n')
+    assert f": its cwd {tmp_path}/no is not there; create it, or correct cwd" in drover("check").out
+
+
 def test_missing_role_is_reported_with_who_may_create_it(drover: Drover, connection: psycopg.Connection) -> None:
     conninfo = make_conninfo(connection.info.dsn, user="drover_nobody")
     assert "; run drover init --roles by a login that may create roles" in drover("ls", "-d", conninfo).err
