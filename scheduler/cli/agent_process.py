@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Final, Literal
 
 from scheduler.cli.output import clipped
+from scheduler.drivers.os_calls import let_others_open
 from scheduler.drivers.process_spec import (
     ADVICE,
     ProcessSpec,
@@ -106,6 +107,8 @@ class AgentProcess:
         assert self._process.stderr is not None
         self._in, self._out, self._err = self._process.stdin, self._process.stdout, self._process.stderr
         self._open = {self._out.fileno(), self._err.fileno()}
+        if spec.is_of_other_user:  # it is setpriv(1) still
+            let_others_open((self._in.fileno(), *self._open))
         for file in (self._in, self._out, self._err):
             os.set_blocking(file.fileno(), False)
 

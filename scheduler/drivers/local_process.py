@@ -18,6 +18,7 @@ from scheduler.drivers.os_calls import (
     is_pidfd_of,
     is_readable,
     is_removed,
+    let_others_open,
     pidfd_of,
     pipes,
     signal_name,
@@ -102,6 +103,8 @@ def start(spec: ProcessSpec, stdin: bytes | None) -> tuple[LocalProcess, Ends]:
     A short `stdin` is written before the process begins, which may end without reading it; then its pipe is closed.
     """
     ours, theirs = pipes()
+    if spec.is_of_other_user:
+        let_others_open(theirs)
     try:
         try:
             if stdin is not None and len(stdin) <= select.PIPE_BUF:  # an empty pipe takes so much

@@ -61,6 +61,7 @@ class ProcessSpec:
     directory: str | None
     environment: dict[bytes, bytes]
     files: tuple[int, int] | None = None  # limit of open files, soft and hard; None is the scheduler's own
+    is_of_other_user: bool = False
 
 
 class SpawnTemplates:
@@ -91,7 +92,9 @@ class SpawnTemplates:
             program = self._programs[(*key, word)] = find_program(word, path, template.directory)
         argv = (*template.argv, program, *arguments)
         environment = template.environment | own_environment(spawn)
-        return ProcessSpec(argv, template.directory, environment, template.files)  # replace() takes three times as long
+        return ProcessSpec(  # replace() takes three times as long
+            argv, template.directory, environment, template.files, template.is_of_other_user
+        )
 
     def forget(self) -> None:
         """Find programs anew from now on."""
@@ -102,7 +105,8 @@ class SpawnTemplates:
         agent = self._config.agents[spawn.type]
         path, known = search_path(agent, self._around), self._around.inherited
         environment = {name: text for name, text in known.items() if name in KEPT or name.startswith("LC_")}
-        if account := _account(agent.user):
+        account = _account(agent.user)
+        if account is not None:
             shell = account.pw_shell or "/bin/sh"
             environment |= {"HOME": account.pw_dir, "USER": agent.user, "LOGNAME": agent.user, "SHELL": shell}
         environment |= {**passed_environment(agent, spawn, known), "PATH": path}
@@ -119,6 +123,7 @@ class SpawnTemplates:
             agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None),
             {os.fsencode(name): os.fsencode(text) for name, text in environment.items()},
             self._around.files if has_prefix or agent.limits.nofile is None else None,
+            account is not None and account.pw_uid != os.geteuid(),
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests import warm
 from tests.cli_tools import DROVER, Done
 from tests.integration.daemon import agent
+from tests.needs import need
 
 HERE = "[hosts.here]\n"
 Type = Callable[..., Done]
@@ -144,6 +145,20 @@ def test_the_command_of_an_exec_agent_is_run_with_its_item(author: Type, tmp_pat
     assert (done.status, done.err) == (
         2, "drover agent run: the command names {name}, and the job has no such column\n"
     )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "work"),
+    [("exec", "cat /dev/stdin"), ("line", "echo OK; read -r line </dev/stdin; echo FAIL $line; echo OK")],
+)
+def test_an_agent_of_another_user_opens_its_standard_input_by_name(
+    author: Type, tmp_path: Path, kind: str, work: str
+) -> None:
+    need("root")
+    need("setpriv")
+    configured(tmp_path, agent("named", ["sh", "-c", work], kind=kind, user="nobody"))
+    assert author("agent", "run", "named", "word").out.split()[-1] == "word"
 
 
 @pytest.mark.slow

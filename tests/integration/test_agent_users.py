@@ -17,6 +17,14 @@ HOST = "[hosts.local]\n"
 USER = "nobody"
 FORGE = ["sh", "-c", 'printf "FAIL forged\\nOK\\n" > /proc/"$1"/fd/1', "sh", "{args}"]
 WHOAMI = ["sh", "-c", 'echo $(id -u) $(id -g) $(id -G) "$HOME" "$USER" "$LOGNAME"; grep ^Cap[IPEA] /proc/self/status']
+BY_NAME = """
+cat /dev/stdin; echo two >/dev/stdout; echo three | tee /dev/stderr; exec >/dev/stderr; echo four
+"""
+LINES_BY_NAME = """
+echo OK >/dev/stdout; exec </dev/stdin
+while read -r line; do echo "LOG $line" >/dev/stdout; echo "not $line" >/dev/stderr; echo OK; done
+"""
+NAMED = {"out": "one\ntwo\nthree\n", "err": "three\nfour\n"}
 SLEEPY = ["sh", "-c", "echo OK; while read -r line; do sleep 1000 & wait; done"]
 
 
@@ -67,6 +75,39 @@ def test_an_agent_has_uid_groups_home_and_environment_of_its_user(launch: Launch
     assert {line.split()[1] for line in capabilities} == {"0" * 16}
 
 
+def streams(daemon: Daemon, pk: int) -> dict[str, str]:
+    """Return what a job has printed, on each of its streams."""
+    query = "select out_stream, string_agg(out_data, '' order by out_pk) from drover.output where out_jq_fk = %s"
+    return {row["out_stream"]: row["string_agg"] for row in daemon.execute(f"{query} group by 1", pk)}
+
+
+def test_command_of_another_user_opens_its_streams_by_name(launch: Launch) -> None:
+    daemon = launch(HOST + agent("named", ["sh", "-c", BY_NAME], kind="exec", user=USER))
+    pk = daemon.wait(daemon.insert(jq_type="named", jq_args="one"))["jq_pk"]
+    assert streams(daemon, pk) == NAMED
+
+
+def test_line_agent_of_another_user_opens_its_streams_by_name_before_and_after_a_reexec(launch: Launch) -> None:
+    daemon = launch(HOST + agent("named", ["sh", "-c", LINES_BY_NAME], user=USER))
+    first = daemon.wait(daemon.insert(jq_type="named", jq_args="one"))["jq_pk"]
+    daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args="reexec"))
+    second = daemon.wait(daemon.insert(jq_type="named", jq_args="two"))["jq_pk"]
+    assert daemon.attempts(first)[0]["att_pid"] == daemon.attempts(second)[0]["att_pid"]
+    for pk, word in ((first, "one"), (second, "two")):
+        said = {f"LOG {word}", f"STDERR not {word}"}
+        daemon.until(lambda pk=pk, said=said: set(daemon.log_text(pk).splitlines()) == said)
+
+
+@pytest.mark.slow
+def test_agents_of_two_other_users_cannot_open_the_streams_of_each_other(launch: Launch) -> None:
+    daemon = launch(HOST + agent("victim", SLEEPY, user="daemon") + agent("forger", FORGE, kind="exec", user=USER))
+    victim = daemon.insert(jq_type="victim")
+    daemon.wait(victim, "running")
+    (pid,) = daemon.agent_pids()
+    daemon.wait(daemon.insert(jq_type="forger", jq_args=str(pid)), "failed")
+    assert daemon.row(victim)["jq_state"] == "running"
+
+
 def test_an_agent_of_another_user_is_killed_and_reaped_like_others(launch: Launch) -> None:
     daemon = launch(HOST + agent("sleepy", SLEEPY, user=USER))
     pk = daemon.insert(jq_type="sleepy", jq_args="x")
@@ -88,7 +129,7 @@ def test_no_agent_of_another_user_outlives_its_daemon(launch: Launch, number: in
 
 
 @pytest.mark.slow
-def test_a_daemon_that_is_not_root_passes_no_capabilities_to_agents(launch: Launch) -> None:
+def test_a_daemon_that_is_not_root_passes_pipes_and_no_capabilities_to_agents(launch: Launch) -> None:
     given = "+setuid,+setgid,+kill,+dac_read_search"  # the last for the files of this test
     ours = [
         "setpriv",
@@ -100,7 +141,10 @@ def test_a_daemon_that_is_not_root_passes_no_capabilities_to_agents(launch: Laun
         "--",
     ]
     own, other = agent("own", WHOAMI, kind="exec"), agent("other", WHOAMI, kind="exec", user=USER)
-    daemon = launch(HOST + own + other + agent("sleepy", SLEEPY, user=USER), program=[*ours, *RUN])
+    named = agent("named", ["sh", "-c", BY_NAME], kind="exec", user=USER)
+    daemon = launch(HOST + own + other + named + agent("sleepy", SLEEPY, user=USER), program=[*ours, *RUN])
+    pk = daemon.wait(daemon.insert(jq_type="named", jq_args="one"))["jq_pk"]
+    assert streams(daemon, pk) == NAMED
     for kind in ("own", "other"):
         pk = daemon.wait(daemon.insert(jq_type=kind))["jq_pk"]
         first, *capabilities = output(daemon, pk).splitlines()
