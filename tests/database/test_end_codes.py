@@ -5,6 +5,7 @@ import pytest
 
 from tests.schema_tools import add_job, end_job, fetch_all, fetch_one
 
+LEFT = "its process 17 runs as user root and could not be ended: it is left"
 FAILED = [
     ("killed", "killed"),
     ("not started by 2026-01-01 00:00:00+00", "expired"),
@@ -13,6 +14,9 @@ FAILED = [
     ("the query ran longer than 3600 s", "timeout"),
     ("no heartbeat for 3 s", "no_heartbeat"),
     ("does not read its line", "no_heartbeat"),
+    (f"does not read its line; {LEFT}", "no_heartbeat"),
+    (f"killed; {LEFT}", "killed"),
+    ("killed; the cat did it", "agent_error"),
     ("recovery_timeout: condition tape was still there after 2 checks: blocked: tape is away", "recovery_timeout"),
     ("recovery_failure: the tester of condition tape failed: blocked: tape", "recovery_failure"),
     ("interrupted more than 3 times", "interrupted"),
