@@ -749,7 +749,12 @@ select t.value ->> 'what',
 
 -- name: connections_failed
 -- Return the connections that the active scheduler cannot make.
-{{troubles}} and t.value ->> 'what' <> 'embedded database'
+{{troubles}} and t.value ->> 'what' <> 'embedded database' and t.value -> 'left' is null
+ order by 2 desc
+
+-- name: processes_left
+-- Return the processes of agents that the active scheduler could not end.
+{{troubles}} and t.value -> 'left' is not null
  order by 2 desc
 
 -- name: server_replaced

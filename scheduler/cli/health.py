@@ -73,6 +73,8 @@ OF_GROUP: Final = (  # the worst first
           "mend it in the database; the scheduler tries again, and goes on by itself"),
     Check("connection", "connections_failed",
           "it is tried again by itself; run drover check where the scheduler runs: it says what to do"),
+    Check("process left", "processes_left",
+          "end it as root, or as that user; agents of another user can be ended if user of their type names it"),
     Check("server files", "server_replaced",
           "if it stays so, install the binaries that are named, and look into the log beside its data"),
 )  # fmt: skip

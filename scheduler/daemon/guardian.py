@@ -77,6 +77,8 @@ def guard(daemon: int) -> None:
     table = _table(end.si_status) if end.si_code != os.CLD_EXITED and end.si_status in CRASHES else b""
     _hang_up()
     end_family()
+    if children := _children():
+        table += b"processes that could not be ended: %d\n" % len(children) + b"".join(map(_line, children))
     _write(table)  # last: a reader that blocks must keep no process alive
     # Exit with the same status, or die of the same signal.
     if end.si_code == os.CLD_EXITED:
@@ -103,13 +105,16 @@ def _hang_up() -> None:
 
 
 def end_family() -> None:
-    """Kill all children, and those that become ours by that, until none is left; give up on those that do not die."""
+    """Kill all children, and those that become ours by that, until none is left.
+
+    Give up on those that do not die, and at once if all are other users', whom we may not kill.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     quiet = 0
     with suppress(ChildProcessError):  # there are none
         while quiet < CHECKS and (children := _children()):
-            for child in children:
-                _kill(child, signal.SIGKILL)
+            if set(map(_kill, children)) == {False}:
+                quiet = CHECKS
             _reap()
             quiet = 0 if signal.sigtimedwait({signal.SIGCHLD}, CHECK_S) else quiet + 1
 
@@ -146,17 +151,20 @@ def stat_of(pid: int) -> list[bytes]:
 def _table(number: int) -> bytes:
     """Return a line for the daemon's end, and for each process that it has left: pid, state as in ps(1), command."""
     children = _children()
-    lines = [b"the daemon died of %s and left children: %d\n" % (signal.Signals(number).name.encode(), len(children))]
-    for child in children:
-        state = command = b"?"
-        with suppress(OSError, IndexError):  # it is another user's, and hidden
-            state = stat_of(child)[0]
-            with open(f"/proc/{child}/cmdline", "rb") as line:
-                command = line.read(COMMAND_BYTES).rstrip(b"\0").replace(b"\0", b" ")
-        # What an agent calls itself must not steer a terminal.
-        shown = command.decode("ascii", "backslashreplace").encode("unicode_escape")
-        lines.append(b"pid=%d state=%s command=%s\n" % (child, state, shown))
-    return b"".join(lines)
+    first = b"the daemon died of %s and left children: %d\n"
+    return first % (signal.Signals(number).name.encode(), len(children)) + b"".join(map(_line, children))
+
+
+def _line(child: int) -> bytes:
+    """Return a line for a process: pid, state as in ps(1), command."""
+    state = command = b"?"
+    with suppress(OSError, IndexError):  # it is another user's, and hidden
+        state = stat_of(child)[0]
+        with open(f"/proc/{child}/cmdline", "rb") as line:
+            command = line.read(COMMAND_BYTES).rstrip(b"\0").replace(b"\0", b" ")
+    # What an agent calls itself must not steer a terminal.
+    shown = command.decode("ascii", "backslashreplace").encode("unicode_escape")
+    return b"pid=%d state=%s command=%s\n" % (child, state, shown)
 
 
 def _write(text: bytes) -> None:
@@ -170,9 +178,14 @@ def _write(text: bytes) -> None:
             text = text[os.write(STDERR, text[: select.PIPE_BUF]) :]
 
 
-def _kill(child: int, number: int) -> None:
-    with suppress(OSError):  # dead already, or another user's by now
-        os.kill(child, number)
+def _kill(child: int, number: int = signal.SIGKILL) -> bool:
+    """Send a signal; return False if that is refused: it is another user's by now."""
+    with suppress(ProcessLookupError):  # dead already
+        try:
+            os.kill(child, number)
+        except PermissionError:
+            return False
+    return True
 
 
 if __name__ == "__main__":

@@ -281,8 +281,9 @@ class Daemon:
         return self._upgrade.ask(command)
 
     def troubles(self) -> list[dict[str, Any]]:
-        """Return what is wrong with the embedded server, and what the replacement of the program waits for."""
-        return [each for part in (self._server, self._upgrade) if part is not None for each in part.troubles()]
+        """Return what is wrong with the embedded server, what an upgrade waits for, and which processes are left."""
+        parts = (self._server, self._upgrade, self.processes)
+        return [each for part in parts if part is not None for each in part.troubles()]
 
     def _stay(self, why: str) -> None:
         """Do not let another program take over, nor hand back to one."""
@@ -484,7 +485,11 @@ class Daemon:
         self.notifier.stopping()
 
     def _end_unsaved(self) -> None:
-        log_line("error", "the database has not taken all in time: the next scheduler of the group puts the rest right")
+        if alive := self.core.report.alive():
+            log_line("error", f"not dead in time: {alive}; the next scheduler of the group gives their jobs back")
+        else:
+            what = "the database has not taken all in time"
+            log_line("error", f"{what}: the next scheduler of the group puts the rest right")
         self._end()
 
     def step_down(self) -> bool:

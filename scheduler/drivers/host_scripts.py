@@ -50,7 +50,7 @@ class HostScripts:
             return
         pipes = Pipes(self._outputs, number, False, ends)
         self._children[number] = Child(
-            self._loop, number, type, False, process, pipes, lambda: EXIT_GRACE_S, self._over
+            self._loop, number, type, False, process, pipes, lambda: EXIT_GRACE_S, self._over, lambda _event: None
         )
         self._limits[number] = self._loop.at(self._loop.now + LIMIT_S, lambda: self._kill(number))
         if isinstance(process, LocalProcess):

@@ -15,10 +15,12 @@ from typing import Any, Final
 from scheduler.drivers.os_calls import (
     Ends,
     close_all,
+    is_group,
     is_pidfd_of,
     is_readable,
     is_removed,
     let_others_open,
+    owner_of,
     pidfd_of,
     pipes,
     signal_name,
@@ -41,28 +43,50 @@ class LocalProcess:
         self.grace_s = 0.0  # for its output to end after its own end, beyond `exit_grace`
         self._was_reaped = False
 
-    def signal(self, number: int) -> None:
-        """Send a signal to its group while it is not reaped, or to it alone if it left its group."""
+    def signal(self, number: int) -> bool:
+        """Send a signal to its group while it is not reaped, or to it alone if it left its group.
+
+        Return False if it is another user's by now, so that we may not signal it. That one member of the group may be
+        signalled says nothing of the others.
+        """
         if not self.is_child and is_readable(self.pidfd):  # its parent has reaped it
-            return
+            return True
         try:
             os.killpg(self.pid, number)
-        except ProcessLookupError:
-            with suppress(OSError):
-                signal.pidfd_send_signal(self.pidfd, number)
-        except PermissionError:  # it became another user's: we cannot signal it
-            return
+        except (ProcessLookupError, PermissionError):
+            return self._signal_alone(number)
+        return self._signal_alone(0)
 
-    def kill(self) -> None:
-        """Kill it and its group."""
+    def kill(self) -> bool:
+        """Kill it and its group; return False if it lives on, since it is another user's by now."""
         self.signal(signal.SIGKILL)
-        with suppress(OSError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)  # it may have left its group
+        return self._signal_alone(signal.SIGKILL) or is_readable(self.pidfd)  # it may have left its group
+
+    def _signal_alone(self, number: int) -> bool:
+        """Send it a signal, 0: none; return whether we may."""
+        try:
+            signal.pidfd_send_signal(self.pidfd, number)
+        except PermissionError:
+            return False
+        except ProcessLookupError:
+            pass
+        return True
+
+    @property
+    def owner(self) -> str:
+        """Return the user that it runs as, in words."""
+        return owner_of(self.pid)
 
     def kill_group(self) -> None:
         """Kill what is left of its group, unless its pid may be another process's by now."""
         if self.is_child and not self._was_reaped:
-            self.signal(signal.SIGKILL)
+            with suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    @property
+    def has_group(self) -> bool:
+        """Return whether something is left of its group, after it was killed and its leader reaped."""
+        return self.is_child and not self._was_reaped and is_group(self.pid)
 
     def reap(self) -> None:
         """Reap it; it is of no use after that."""

@@ -7,6 +7,7 @@ ours runs when a signal arrives. Refuses to know what a daemon is and what a sig
 
 import gc
 import os
+import pwd
 import resource
 import select
 import signal
@@ -232,10 +233,48 @@ def start_of(pid: int) -> int:
     return _state_and_start(pid)[1]
 
 
+def is_group(pid: int) -> bool:
+    """Return whether a process group has a member that is not reaped."""
+    try:
+        os.killpg(pid, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True
+
+
+def members(group: int) -> list[int]:
+    """Return the processes of a group that have not ended."""
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            fields = _stat_of(int(name))
+            if int(fields[2]) == group and fields[0] not in DEAD:
+                found.append(int(name))
+    return found
+
+
+def owner_of(pid: int) -> str:
+    """Return the user of a process, in words."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+        number = next(int(line.split()[1]) for line in lines if line.startswith("Uid:"))
+    except (OSError, StopIteration):  # hidepid= hides it, or it has ended
+        return "another user"
+    try:
+        return f"user {pwd.getpwuid(number).pw_name}"
+    except KeyError:
+        return f"user {number}"
+
+
 def _state_and_start(pid: int) -> tuple[str, int]:
-    """Return fields 3 and 22 of proc_pid_stat(5); field 2, the name, may hold blanks and brackets."""
-    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    """Return fields 3 and 22 of proc_pid_stat(5)."""
+    fields = _stat_of(pid)
     return fields[0], int(fields[19])
+
+
+def _stat_of(pid: int) -> list[str]:
+    """Return the fields of proc_pid_stat(5) from the third on; the second, the name, may hold blanks and brackets."""
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def boot_id() -> str:

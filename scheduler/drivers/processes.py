@@ -19,9 +19,18 @@ from select import EPOLLIN
 from typing import Any, Final, NamedTuple
 
 from scheduler.drivers.keeper_scripts import carried, read_end
+from scheduler.drivers.left_processes import LeftProcesses, left_in_words
 from scheduler.drivers.local_process import LocalProcess, restored, start
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until
-from scheduler.drivers.os_calls import TRACED_S, Ends, NoPidfdError, is_readable, keep_descriptors, open_more_files
+from scheduler.drivers.os_calls import (
+    TRACED_S,
+    Ends,
+    NoPidfdError,
+    is_readable,
+    keep_descriptors,
+    open_more_files,
+    signal_name,
+)
 from scheduler.drivers.pipes import CLOSED, Marks, OnCapture, OnErrors, OnOutput, Outputs, Pipes
 from scheduler.drivers.process_spec import SHORTAGES, Fingerprint, SpawnTemplates, Surroundings, reason, start_status
 from scheduler.drivers.program_files import ProgramFiles
@@ -38,12 +47,14 @@ from scheduler.model.events_and_effects import (
     Kill,
     LetGo,
     NotCreated,
+    Refused,
     Send,
     Signal,
     Spawn,
 )
 
 LAST_WAIT_S: Final = 1.0  # for each process at the very end; SIGKILL takes far less
+DEATH_S: Final = 1.0  # likewise, for the group of a process that has ended
 
 log = logging.getLogger(__name__)
 
@@ -53,13 +64,14 @@ class Child:
 
     def __init__(
         self, loop: Loop, slot: int, type: str, is_line: bool, process: LocalProcess | RemoteProcess, pipes: Pipes,
-        exit_grace: Callable[[], float], over: Callable[[int, Event], None], keeper: Keeper | None = None,
+        exit_grace: Callable[[], float], over: Callable[[int, Event], None], report: Callable[[Event], None],
+        keeper: Keeper | None = None,
     ) -> None:  # fmt: skip
         self.slot, self.type, self.process, self.pipes = slot, type, process, pipes
         self._is_attached = keeper is not None  # to a detached job
         self._is_told = keeper is not None and bool(keeper.told)  # to end, by its arguments
         self.end: Event | None = None  # Gone, or NotCreated of one that was to begin elsewhere
-        self._loop, self._is_line, self._exit_grace, self._over = loop, is_line, exit_grace, over
+        self._loop, self._is_line, self._exit_grace, self._over, self._report = loop, is_line, exit_grace, over, report
         self._is_over = False
         self._grace: Timer | None = None  # for the end of its output, once it is dead
         self._mute: Timer | None = None  # for its death, once it has closed its stdout
@@ -82,11 +94,14 @@ class Child:
         if self._is_attached:
             self.process.signal(carried(signal.SIGKILL))
         else:
-            self.process.kill()
+            self._kill()
 
     def signal(self, number: int) -> None:
         """Send a signal to its group; of a detached job to the command."""
-        self.process.signal(carried(number) if self._is_attached else number)
+        is_sent = self.process.signal(carried(number) if self._is_attached else number)
+        if not is_sent and isinstance(self.process, LocalProcess) and self.end is None:
+            why = f"its process {self.process.pid} runs as {self.process.owner} by now, and may not be signalled"
+            self._report(Refused(self.slot, f"{signal_name(number)} is refused: {why}"))
 
     def died(self, end: Event) -> None:
         """Note that it is dead, or never was; what it wrote may still be in its pipes."""
@@ -178,7 +193,14 @@ class Child:
     def _kill_mute(self) -> None:
         if self.end is None and not self._is_over:
             log.warning("slot %d has closed its stdout and lives on: killed", self.slot)
-            self.process.kill()
+            self._kill()
+
+    def _kill(self) -> None:
+        """Kill it and its group; if it is another user's by now, it is left, and its slot is told so."""
+        if self.end is None and not self.process.kill() and isinstance(self.process, LocalProcess):
+            self._loop.unregister(self.process.pidfd)
+            self.end = Gone(self.slot, why=left_in_words(self.process), left=True)
+            self._read_rest()
 
     def _end_if_over(self) -> None:
         """Reap it if it is dead and its output has ended, after killing what is left of its group."""
@@ -187,9 +209,10 @@ class Child:
         self._is_over = True
         if self._grace is not None:
             self._grace.cancel()
-        self.process.kill_group()
         self.pipes.close_stdin()
-        self.process.reap()
+        if not (isinstance(self.end, Gone) and self.end.left):
+            self.process.kill_group()
+            self.process.reap()
         self._over(self.slot, read_end(self.end) if self._is_attached else self.end)
 
 
@@ -224,6 +247,7 @@ class Processes:
         self._programs = ProgramFiles(config, self._around, copies)
         self._ssh_hosts: dict[str, SshHost] = {}
         self._retired: list[SshHost] = []  # under settings of before, which some agents still use
+        self._left = LeftProcesses(loop, () if snapshot is None else snapshot.get("left", ()))
         if snapshot is not None:
             self._restore(snapshot)
         keep_descriptors()
@@ -257,7 +281,7 @@ class Processes:
     ) -> Child:  # fmt: skip
         pipes = Pipes(self._outputs, slot, is_line, ends)
         child = self._children[slot] = Child(
-            self._loop, slot, type, is_line, process, pipes, self._exit_grace, self._over, keeper
+            self._loop, slot, type, is_line, process, pipes, self._exit_grace, self._over, self._report, keeper
         )
         return child
 
@@ -325,6 +349,10 @@ class Processes:
         counted, self._counted = self._counted, {}
         return counted
 
+    def troubles(self) -> list[dict[str, Any]]:
+        """Return which processes are left, since we may not end them."""
+        return self._left.troubles()
+
     # ---- another program that takes over
 
     @property
@@ -357,6 +385,7 @@ class Processes:
         return {
             "children": [child.snapshot() for child in self._children.values()],
             "programs": self._programs.snapshot(),
+            "left": self._left.snapshot(),
             "ssh": [host.snapshot() for host in self._ssh_hosts.values()],
             "retired": [host.snapshot() for host in self._retired],
         }
@@ -418,14 +447,16 @@ class Processes:
         """Kill everything at once and report nothing; at the very end."""
         for host in self._every_host:
             host.close()
-        local = [child.process for child in self._children.values() if isinstance(child.process, LocalProcess)]
+        local = {each.process: each.type for each in self._children.values() if isinstance(each.process, LocalProcess)}
         for process in local:
             process.kill()
         for child in self._children.values():
             child.abandon()
-        for process in local:
-            is_readable(process.pidfd, LAST_WAIT_S)
+        for process, type in local.items():
+            if not is_readable(process.pidfd, LAST_WAIT_S):
+                log.warning("agent %s: process %d of %s has not ended: it is left", type, process.pid, process.owner)
             process.reap()
+        self._left.close()
         self._children.clear()
 
     def _start(self, spawn: Spawn) -> tuple[LocalProcess, Ends]:
@@ -457,5 +488,10 @@ class Processes:
                 add(self._counted, (name, child.type), count)
 
     def _over(self, slot: int, end: Event) -> None:
-        self._count_bytes(self._children.pop(slot))
+        child = self._children.pop(slot)
+        self._count_bytes(child)
+        if isinstance(end, Gone) and end.left and isinstance(child.process, LocalProcess):
+            self._left.add(child.process, child.type)
+        elif isinstance(child.process, LocalProcess) and child.process.has_group:
+            self._loop.at(self._loop.now + DEATH_S, partial(self._left.add_group, child.process.pid, child.type))
         self._report(end)

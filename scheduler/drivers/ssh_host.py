@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
+from signal import SIGKILL
 from typing import Any
 
 from scheduler.drivers import ssh_protocol as ssh
@@ -45,11 +46,13 @@ class RemoteProcess:
         self.pid = pid
         self.on_start()
 
-    def signal(self, number: int) -> None:
+    def signal(self, number: int) -> bool:
+        """Send a signal to its group; return True: whether its host refuses that is not told."""
         self.host_process.signal(self.id, signal_name(number).removeprefix("SIG"))
+        return True
 
-    def kill(self) -> None:
-        self.host_process.signal(self.id, "KILL")
+    def kill(self) -> bool:
+        return self.signal(SIGKILL)
 
     def kill_group(self) -> None:
         """Do nothing: the SSH process has killed what was left of its group."""

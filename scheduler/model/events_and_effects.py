@@ -42,15 +42,24 @@ class NotCreated:
 class Gone:
     """The process of a slot is dead and its output is read. Exactly one of code and signal is given, or lost, or why.
 
-    `why` alone: it has ended by itself, and why nobody knows how.
+    `why` alone: it has ended by itself, and why nobody knows how. With `left` it has not ended: we may not kill it.
     """
 
     slot: int
     code: int | None = None
     signal: str | None = None
     lost: bool = False
-    why: str = ""  # it was lost, or its end is not known
+    why: str = ""  # it was lost, or its end is not known, or it is left
+    left: bool = False
     keeper_said: str = ""  # of a detached job: "not begun", "interrupted", "could not keep"; "gone" if it said nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A signal to the process of a slot was refused: it is another user's by now."""
+
+    slot: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +308,7 @@ def no_connection(login: str, reason: str) -> str:
 
 
 Event = (
-    Created | NotCreated | Gone | HostUp | HostDown | Clogged | Unclogged | Replaced
+    Created | NotCreated | Gone | Refused | HostUp | HostDown | Clogged | Unclogged | Replaced
     | ProgramFound | Opened | Fetched | NotExpanded | ConnectionsChanged | StatementAnswered
     | Woken | RowsLost | TablesRead | EndedAndClaimed | Claimed | Saved | Settled | Written | LockedFound | ContentsRead
     | NotSaved | Serve | Adopted | LeaseLost | Drain | Stop | Reloaded

@@ -72,7 +72,8 @@ class Machine(Generic[State, Event]):
 # A slot is FREE until it is chosen. PREP says that a process is being made, so that a death reported meanwhile cannot
 # free the slot. SPAWNED waits for the first OK and is given no data. READY and RUNNING alternate; a slot that gets its
 # next line with its OK stays RUNNING (NEXT). FREEING was told to die and holds no pipes; only its death frees it, and
-# being late there means SIGKILL, again and again. FAIL is a slot whose agent died too often; time alone frees it.
+# being late there means SIGKILL, again and again; if that is refused, its process is left, which is told as a death.
+# FAIL is a slot whose agent died too often; time alone frees it.
 
 SLOT_UNTIL: Final = {
     "ST_FAIL": "respawn_interval",
@@ -101,7 +102,7 @@ EVENT_NAMES: Final = (
     "SAID",  # the agent said anything else
     "KILLED",  # we want its process dead
     "LATE",  # its deadline has come
-    "GONE",  # the process is dead and its output is read
+    "GONE",  # the process is dead and its output is read, or may not be killed and is left
     "THROTTLED",  # its processes died too often
     "THAWED",  # the throttle is lifted before its time
 )

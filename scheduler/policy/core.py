@@ -348,6 +348,7 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
     e.Created: processes.created,
     e.NotCreated: processes.not_created,
     e.Gone: processes.gone,
+    e.Refused: processes.refused,
     e.HostUp: processes.host_up,
     e.HostDown: processes.host_down,
     e.Clogged: processes.clogged,

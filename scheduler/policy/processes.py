@@ -11,6 +11,7 @@ time that it fails at once.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from scheduler.model import events_and_effects as e
@@ -130,6 +131,8 @@ def gone(state: State, event: e.Gone, now: float) -> None:
         return
     if event.lost:
         slot.blame(False)
+    if event.left:
+        _note_left(state, slot, event.why)
     how = _how(slot, event)
     _read_rest(state, slot, now)
     if slot.is_unsent and slot.job is not None:  # it was assigned an item in this turn, and died without it
@@ -142,11 +145,33 @@ def gone(state: State, event: e.Gone, now: float) -> None:
         _exec_ended(state, slot, slot.job, event, how, now)
     else:
         _died(state, slot, how, now, lost=event.lost)
+    if event.left:
+        slot.blame(True)  # whatever it had in hand: else ever more of them could be started, and left
     _process_ended(state, slot, now, s.GONE)
+
+
+def _note_left(state: State, slot: Slot, why: str) -> None:
+    """Tell that the process of a slot lives on."""
+    state.log(slot, "ERROR", why)
+    slot.say("error", why)
+    job = slot.job
+    if job is not None and job.verdict is not None:
+        job.set_verdict(replace(job.verdict, text=f"{job.verdict.text}; {why}"))
+
+
+def refused(state: State, event: e.Refused, _now: float) -> None:
+    """Tell that a signal to the process of a slot was refused."""
+    slot = state.slots.all[event.slot]
+    slot.say("warning", event.why)
+    if slot.job is not None:
+        state.log(slot, "WARNING", event.why)
 
 
 def _how(slot: Slot, event: e.Gone) -> str:
     """Return how a process ended, in words; of one that was to die, why."""
+    if event.left:
+        reason = slot.reason if slot.wanted is s.DIE else "protocol violation: it closed its output and lives on"
+        return f"{reason}; {event.why}"
     if slot.wanted is s.DIE:
         return slot.reason
     if event.lost:

@@ -185,6 +185,11 @@ class Report:
         alive = [slot.state for slot in self._state.slots.all if slot.state > ST_FREE]
         return f"{len(self._state.jobs)} jobs in hand, {len(alive)} agents, {alive.count(ST_RUNNING)} of them at work"
 
+    def alive(self) -> str:
+        """Return which agents have a process, in a few words; nothing if none has."""
+        alive = [slot for slot in self._slots() if slot.state > ST_FREE]
+        return ", ".join(f"agent {slot.pool.name} on host {slot.host.name}, process {slot.pid}" for slot in alive)
+
     def summary(self) -> list[str]:
         """Return a line of counts, and one for each slot with a process: for HUP, USR1 and the log."""
         counts = dict.fromkeys(STATE_NAMES[:-2], 0)

@@ -35,6 +35,17 @@ def up_and_dead(times: list[float]) -> Slot:
     return core.state.slots.all[0]
 
 
+def up_and_left(times: list[float]) -> Slot:
+    """Let an agent come up and be killed at each of these times, which is refused; return its slot."""
+    core = make_core()
+    for pk, now in enumerate(times, start=1):
+        slot = ready(core, claim(pk), now=now)
+        core.kill(pk, now)
+        core.take_effects(now)
+        core.handle(e.Gone(slot.number, why="it is left", left=True), now)
+    return core.state.slots.all[0]
+
+
 def test_throttle_defaults_are_as_specified_f71() -> None:
     assert (Scheduler().respawn_interval, Scheduler().respawn_count) == (300.0, 5)
 
@@ -42,6 +53,12 @@ def test_throttle_defaults_are_as_specified_f71() -> None:
 @pytest.mark.parametrize(("deaths", "state"), [(5, ST_FREE), (6, ST_FAIL)])
 def test_the_sixth_respawn_is_refused_f72(deaths: int, state: int) -> None:
     slot = up_and_dead([float(n) for n in range(deaths)])
+    assert slot.state == state
+
+
+@pytest.mark.parametrize(("processes", "state"), [(5, ST_FREE), (6, ST_FAIL)])
+def test_a_process_that_could_not_be_ended_counts_though_its_job_was_killed(processes: int, state: int) -> None:
+    slot = up_and_left([float(n) for n in range(processes)])
     assert slot.state == state
 
 

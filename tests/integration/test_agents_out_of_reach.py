@@ -1,0 +1,213 @@
+"""Agents that became another user's by a setuid program: a daemon that is not root may not signal them, and says so."""
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from tests.drivers.test_processes import debugger
+from tests.integration.conftest import Ask, Launch
+from tests.integration.daemon import RUN, Daemon, agent, python
+from tests.integration.daemon import is_gone as has_ended
+from tests.needs import lack, need
+
+HOST = "[hosts.local]\n"
+# The daemon is user 1; the capability, which agents do not get, is for the files of this test.
+AS_USER_1 = ["setpriv", "--reuid=1", "--regid=1", "--clear-groups", "--inh-caps=+dac_read_search",
+             "--ambient-caps=+dac_read_search", "--", *RUN]  # fmt: skip
+DEAF = "trap '' HUP; echo OK; read -r line; exec sleep 1000"
+POLITE = "trap '' HUP; echo OK; read -r line; read -r line"
+MUTE = "trap '' HUP; echo OK; read -r line; exec >&- 2>&-; exec sleep 1000"
+TRACEABLE = """
+import ctypes, signal
+ctypes.CDLL(None).prctl(0x59616D61, -1)  # anybody may trace it (PR_SET_PTRACER)
+print('OK')
+input()
+signal.pause()
+"""
+LIVES_ON = "protocol violation: it closed its output and lives on"
+LEFT = "its process {} runs as user bin and could not be ended: it is left"
+
+
+class Site:
+    """A program that makes any user that runs it user 2, and daemons whose agents use it; all is killed at the end."""
+
+    def __init__(self, folder: str, launch: Launch) -> None:
+        program = Path(folder, "become")
+        shutil.copy(shutil.which("setpriv") or "", program)
+        program.chmod(0o4755)
+        if os.statvfs(program).f_flag & os.ST_NOSUID:
+            lack("a temporary directory without nosuid", folder)
+        self._become = [str(program), "--reuid=2", "--regid=2", "--clear-groups", "--", "sh", "-c"]
+        self._launch = launch
+        self._left: list[tuple[int, int]] = []  # pids with their pidfds
+
+    def foreign(self, name: str, script: str, **keys: Any) -> str:
+        """Return a type whose agents run a script as user 2."""
+        return agent(name, [*self._become, script], **keys)
+
+    @property
+    def word(self) -> str:
+        """Return what stands before a script in a shell, so that it runs as user 2."""
+        return " ".join(self._become)
+
+    def serve(self, types: str) -> Daemon:
+        return self._launch(HOST + types, program=AS_USER_1)
+
+    def working(self, daemon: Daemon, name: str) -> tuple[int, int]:
+        """Let an agent that cannot be ended begin a job; return the job and the process."""
+        pk = daemon.insert(jq_type=name)
+        daemon.wait(pk, "running")
+        pid = int(daemon.until(lambda: self.pids(daemon, pk))[0])
+        self.watch(pid)
+        return pk, pid
+
+    def watch(self, pid: int) -> None:
+        """Kill a process at the end."""
+        self._left.append((pid, os.pidfd_open(pid)))
+
+    @staticmethod
+    def pids(daemon: Daemon, pk: int) -> list[int]:
+        found = daemon.execute("select status_pid from drover.scheduler_status where status_jq_fk = %s", pk)
+        return [row["status_pid"] for row in found if row["status_pid"]]
+
+    def end(self, daemon: Daemon, number: int) -> int:
+        """End a daemon that must leave something; its status."""
+        daemon.signal(number)
+        return daemon.process.wait(30)
+
+    def kill_left(self) -> None:
+        """Kill the processes of all jobs; they lead their groups, and are not reaped before they are dead."""
+        for pid, fd in self._left:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, SIGKILL)
+            assert has_ended(fd), f"process {pid} lives on"
+        self._left.clear()
+
+
+@pytest.fixture
+def site(launch: Launch) -> Iterator[Site]:
+    need("root")
+    need("setpriv")
+    with TemporaryDirectory(prefix="setuid-") as folder:
+        os.chmod(folder, 0o755)
+        site = Site(folder, launch)
+        try:
+            yield site
+        finally:
+            site.kill_left()
+
+
+def killed(daemon: Daemon, pk: int) -> str:
+    """Kill a job as an operator does; return how it ended."""
+    daemon.insert(role="drover_operator", jq_type="command", jq_args=f"killjob {pk}")
+    return str(daemon.wait(pk, "failed")["jq_endtext"])
+
+
+def troubles(daemon: Daemon) -> list[str]:
+    """Return what the daemon shows of processes that are left."""
+    return [f"{each['what']}: {each['reason']}" for each in daemon.vitals()["troubles"] if "left" in each]
+
+
+def test_killed_job_ends_and_says_which_process_is_left(site: Site, ask: Ask) -> None:
+    daemon = site.serve(site.foreign("deaf", DEAF))
+    pk, pid = site.working(daemon, "deaf")
+    assert killed(daemon, pk) == f"killed; {LEFT.format(pid)}"
+    refused = f"SIGHUP is refused: its process {pid} runs as user bin by now, and may not be signalled"
+    assert daemon.log_text(pk).splitlines()[:2] == [f"WARNING {refused}", f"ERROR {LEFT.format(pid)}"]
+    assert daemon.stderr().count("ST_FREEING -> ST_FREEING") == 1
+    assert "ST_FREEING -> ST_FREE " in daemon.stderr()
+    daemon.until(lambda: troubles(daemon) == [f"agent deaf: {LEFT.format(pid)}"])
+    assert re.search(rf"process left +agent deaf, for [0-9:]+: {LEFT.format(pid)}; next: ", ask("status").out)
+    assert ask(f"why {pk}").out.split("failed ")[1] == f"(killed): killed; {LEFT.format(pid)}\n"
+
+
+def test_process_that_is_left_is_shown_until_it_ends_over_a_reexec(site: Site) -> None:
+    daemon = site.serve(site.foreign("deaf", DEAF))
+    pk, pid = site.working(daemon, "deaf")
+    killed(daemon, pk)
+    daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args="reexec"))
+    daemon.until(lambda: troubles(daemon) == [f"agent deaf: {LEFT.format(pid)}"])
+    site.kill_left()
+    daemon.until(lambda: troubles(daemon) == [])
+    assert pid not in daemon.agent_pids()
+
+
+def test_command_that_is_left_fails_with_that_reason(site: Site) -> None:
+    daemon = site.serve(site.foreign("slow", "trap '' HUP; echo begun; exec sleep 1000", kind="exec", item_timeout=1))
+    pk, pid = site.working(daemon, "slow")
+    assert daemon.wait(pk, "failed")["jq_endtext"] == f"item took longer than 1 s; {LEFT.format(pid)}"
+    assert daemon.value("select out_data from drover.output where out_jq_fk = %s", pk) == "begun\n"
+
+
+def test_agent_that_closed_its_output_and_cannot_be_killed_is_left(site: Site) -> None:
+    daemon = site.serve(site.foreign("mute", MUTE))
+    pk, pid = site.working(daemon, "mute")
+    assert daemon.wait(pk, "failed")["jq_endtext"] == f"{LIVES_ON}; {LEFT.format(pid)}"
+
+
+def test_agent_that_ends_with_its_input_leaves_nothing(site: Site) -> None:
+    daemon = site.serve(site.foreign("polite", POLITE))
+    pk, _ = site.working(daemon, "polite")
+    assert killed(daemon, pk) == "killed"
+    daemon.stop()
+
+
+def test_shutdown_ends_in_time_and_names_the_process_that_is_left(site: Site) -> None:
+    daemon = site.serve(site.foreign("deaf", DEAF))
+    pk, pid = site.working(daemon, "deaf")
+    assert site.end(daemon, SIGTERM) == 0
+    assert daemon.row(pk)["jq_state"] == "queued"
+    said = daemon.stderr()
+    assert "the database" not in said
+    assert f"WARNING agent deaf: {LEFT.format(pid)}" in said
+    assert f"processes that could not be ended: 1\npid={pid} " in said
+
+
+@pytest.mark.slow
+def test_shutdown_in_which_a_process_does_not_die_blames_that_and_not_the_database(launch: Launch) -> None:
+    daemon = launch(HOST + agent("traced", python(TRACEABLE)))
+    pk = daemon.insert(jq_type="traced")
+    daemon.wait(pk, "running")
+    (pid,) = daemon.agent_pids()
+    with debugger(pid):  # that holds its end
+        daemon.signal(SIGTERM)
+        assert daemon.process.wait(30) == 0
+    said = daemon.stderr()
+    assert f"ERROR not dead in time: agent traced on host local, process {pid}; the next scheduler" in said
+    assert "the database" not in said
+
+
+def test_guardian_of_a_killed_daemon_names_the_process_that_is_left(site: Site) -> None:
+    daemon = site.serve(site.foreign("deaf", DEAF))
+    _, pid = site.working(daemon, "deaf")
+    site.end(daemon, SIGKILL)
+    assert f"processes that could not be ended: 1\npid={pid} " in daemon.stderr()
+
+
+def test_member_of_a_group_that_cannot_be_killed_is_named(site: Site) -> None:
+    script = f"{site.word} 'trap : HUP; echo $$; exec sleep 1000' & sleep 1000 & wait"
+    daemon = site.serve(agent("mixed", ["sh", "-c", script], kind="exec"))
+    pk, _ = site.working(daemon, "mixed")
+    printed = "select out_data from drover.output where out_jq_fk = %s"
+    pid = int(daemon.until(lambda: daemon.execute(printed, pk))[0]["out_data"])
+    site.watch(pid)
+    assert killed(daemon, pk) == "killed"
+    daemon.until(lambda: f"WARNING agent mixed: {LEFT.format(pid)}" in daemon.stderr())
+    daemon.until(lambda: troubles(daemon) == [f"agent mixed: {LEFT.format(pid)}"])
+
+
+def test_refused_signal_of_an_operator_is_logged(site: Site) -> None:
+    daemon = site.serve(site.foreign("deaf", DEAF))
+    pk, pid = site.working(daemon, "deaf")
+    daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args=f"signal {pk} USR1"))
+    refused = f"WARNING SIGUSR1 is refused: its process {pid} runs as user bin by now, and may not be signalled"
+    daemon.until(lambda: refused in daemon.log_text(pk))
