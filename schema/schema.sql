@@ -606,11 +606,11 @@ CREATE FUNCTION drover.end_code(state drover.job_state, type text, bits integer,
     when 'ignored' then 'unserved'
     when 'failed' then case
       when type = 'command' then 'command_refused'
-      when said ~ '^killed(; its process \d+ runs as .+ and could not be ended: it is left)?$' then 'killed'
+      when said ~ '^killed(; its (process \d+|command) runs as .+ and could not be ended: it is left)?$' then 'killed'
       when said ~ '^recovery_(timeout|failure): ' then split_part(said, ':', 1)
       when said ~ '^not started by ' then 'expired'
       when said ~ '^(timeout: ran|item took|the query ran) longer than ' then 'timeout'
-      when said ~ '^(no heartbeat for |does not read its line($|; its process ))' then 'no_heartbeat'
+      when said ~ '^(no heartbeat for |does not read its line($|; its (process|command) ))' then 'no_heartbeat'
       when said ~ '^(interrupted more than \d+ times|its scheduler died \d+ times)' then 'interrupted'
       when said ~ '^\d+ items failed, \d+ tolerated$' then 'items_failed'
       when said ~ '^no progress: ' then 'no_progress'

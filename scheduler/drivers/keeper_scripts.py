@@ -44,6 +44,7 @@ from scheduler.model.events_and_effects import Event, Gone, Keeper
 NOT_BEGUN: Final = "SIGUSR1"  # the command was not started, and never will be
 INTERRUPTED: Final = "SIGUSR2"  # keeper and command are dead, and the spool does not say how the command ended
 NOT_KEPT: Final = "SIGALRM"  # it could not be started or looked at; why stands on stderr
+LEFT: Final = "SIGPROF"  # the command is another user's by now, which refuses to be killed, and lives on
 SAYS: Final[Mapping[str, str]] = {NOT_BEGUN: "not begun", INTERRUPTED: "interrupted", NOT_KEPT: "could not keep"}
 SIGNAL_BASE: Final = 128  # an attach script exits with this and the signal of which the command died
 
@@ -66,6 +67,7 @@ first=${1-} second=${2-} third=${3-} fourth=${4-}; }
 send() { pair "$1/pid"; if [ -z "$first" ]; then ln -s closed "$1/pid" 2>/dev/null || pair "$1/pid"; fi
 leads "$first" "$second" || return 0
 kill -s "$2" -- "-$first" 2>/dev/null || kill -s "$2" "$first" 2>/dev/null; }
+is_foreign() { leads "$first" "$second" && ! kill -s 0 "$first" 2>/dev/null && leads "$first" "$second"; }
 is_left() { pair "$1/pid"; leads "$first" "$second" || leads "$third" "$fourth"; }
 is_noted() { code=; { read -r code <"$1/end.new"; } 2>/dev/null; is_count "$code"; }
 store() { sync -- "$@" 2>/dev/null || sync; }
@@ -242,7 +244,7 @@ job=$1 attempt=$2 turn=$3 limit=$4 told=$5; shift 5
 entry=$job.$attempt
 is_newer() { for each in "$entry"/turn.*; do
 is_count "${each##*.}" && [ "${each##*.}" -gt "$turn" ] && return 0; done; return 1; }
-pass() { is_newer || [ -e "$entry/end" ] || send "$entry" "$1"; }
+pass() { is_newer || [ -e "$entry/end" ] || { send "$entry" "$1"; [ "$1" != KILL ] || ! is_foreign || die PROF; }; }
 signals="INT QUIT TERM USR1 USR2 ALRM CONT WINCH"
 for name in $signals; do trap "pass $name" $name; done
 trap "pass KILL" PWR; trap "pass STOP" TSTP; trap "pass HUP" VTALRM
@@ -369,6 +371,9 @@ def read_end(end: Event) -> Event:
     """Return how a command has ended, as the end of its attach script says; else what that says of its own."""
     if not isinstance(end, Gone) or end.lost:
         return end
+    if end.signal == LEFT:
+        why = "its command runs as another user and could not be ended: it is left"
+        return Gone(end.slot, why=why, left=True)
     if end.signal is not None:
         return replace(end, keeper_said=SAYS.get(end.signal, "gone"), why=f"the attached process died of {end.signal}")
     if end.code is not None and end.code > SIGNAL_BASE and end.code - SIGNAL_BASE in signal.valid_signals():

@@ -121,6 +121,11 @@ class Child:
         self._end_if_over()
 
     @property
+    def is_left(self) -> bool:
+        """Return whether we gave it up, since it may not be killed."""
+        return isinstance(self.end, Gone) and self.end.left
+
+    @property
     def is_line_agent(self) -> bool:
         """Return whether it works line by line, for more than one job."""
         return self._is_line and not self._is_attached
@@ -210,7 +215,7 @@ class Child:
         if self._grace is not None:
             self._grace.cancel()
         self.pipes.close_stdin()
-        if not (isinstance(self.end, Gone) and self.end.left):
+        if not self.is_left:
             self.process.kill_group()
             self.process.reap()
         self._over(self.slot, read_end(self.end) if self._is_attached else self.end)
@@ -490,7 +495,7 @@ class Processes:
     def _over(self, slot: int, end: Event) -> None:
         child = self._children.pop(slot)
         self._count_bytes(child)
-        if isinstance(end, Gone) and end.left and isinstance(child.process, LocalProcess):
+        if child.is_left and isinstance(child.process, LocalProcess):
             self._left.add(child.process, child.type)
         elif isinstance(child.process, LocalProcess) and child.process.has_group:
             self._loop.at(self._loop.now + DEATH_S, partial(self._left.add_group, child.process.pid, child.type))

@@ -148,6 +148,23 @@ def test_command_that_is_left_fails_with_that_reason(site: Site) -> None:
     assert daemon.value("select out_data from drover.output where out_jq_fk = %s", pk) == "begun\n"
 
 
+def test_detached_command_that_cannot_be_killed_is_left(site: Site) -> None:
+    with TemporaryDirectory(prefix="spool-") as spool:
+        os.chown(spool, 1, 1)
+        kind = site.foreign("kept", "trap : HUP; echo $$; exec sleep 1000", kind="exec", detached=True)
+        daemon = site.serve(f'spool = "{spool}"\n{kind}')
+        pk, _ = site.working(daemon, "kept")
+        printed = "select out_data from drover.output where out_jq_fk = %s"
+        pid = int(daemon.until(lambda: daemon.execute(printed, pk))[0]["out_data"])
+        site.watch(pid)
+        left = "its command runs as another user and could not be ended: it is left"
+        assert killed(daemon, pk) == f"killed; {left}"
+        assert daemon.row(pk)["jq_end_code"] == "killed"
+        assert f"ERROR {left}" in daemon.log_text(pk)
+        site.kill_left()
+        daemon.until(lambda: not list(Path(spool).glob("*/*.*")), what="its entry is not removed")
+
+
 def test_agent_that_closed_its_output_and_cannot_be_killed_is_left(site: Site) -> None:
     daemon = site.serve(site.foreign("mute", MUTE))
     pk, pid = site.working(daemon, "mute")
