@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
-from scheduler.cli.output import clipped
-from scheduler.drivers.os_calls import let_others_open
+from scheduler.cli.output import clipped, warn
+from scheduler.drivers.os_calls import let_others_open, owner_of
 from scheduler.drivers.process_spec import (
     ADVICE,
     ProcessSpec,
@@ -164,7 +164,7 @@ class AgentProcess:
 
     def hang_up(self) -> None:
         """Send SIGHUP to its process group."""
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # another user's by now
             os.killpg(self._process.pid, signal.SIGHUP)
 
     def status_within(self, limit_s: float) -> int | None:
@@ -182,7 +182,11 @@ class AgentProcess:
         """End it, and all that it has left in its process group; leave no pipe open."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        try:
+            self._process.wait(DEATH_S)
+        except subprocess.TimeoutExpired:
+            pid = self._process.pid
+            warn(f"its process {pid} runs as {owner_of(pid)} and could not be ended: it is left")
         for file in (self._in, self._out, self._err):
             with suppress(BrokenPipeError):
                 file.close()

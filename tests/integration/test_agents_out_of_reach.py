@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli_tools import DROVER
 from tests.drivers.test_processes import debugger
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import RUN, Daemon, agent, python
@@ -24,6 +26,7 @@ HOST = "[hosts.local]\n"
 AS_USER_1 = ["setpriv", "--reuid=1", "--regid=1", "--clear-groups", "--inh-caps=+dac_read_search",
              "--ambient-caps=+dac_read_search", "--", *RUN]  # fmt: skip
 DEAF = "trap '' HUP; echo OK; read -r line; exec sleep 1000"
+ANSWER = "echo OK; read -r line"
 POLITE = "trap '' HUP; echo OK; read -r line; read -r line"
 MUTE = "trap '' HUP; echo OK; read -r line; exec >&- 2>&-; exec sleep 1000"
 TRACEABLE = """
@@ -41,7 +44,8 @@ class Site:
     """A program that makes any user that runs it user 2, and daemons whose agents use it; all is killed at the end."""
 
     def __init__(self, folder: str, launch: Launch) -> None:
-        program = Path(folder, "become")
+        self.folder = Path(folder)
+        program = self.folder / "become"
         shutil.copy(shutil.which("setpriv") or "", program)
         program.chmod(0o4755)
         if os.statvfs(program).f_flag & os.ST_NOSUID:
@@ -220,6 +224,17 @@ def test_member_of_a_group_that_cannot_be_killed_is_named(site: Site) -> None:
     assert killed(daemon, pk) == "killed"
     daemon.until(lambda: f"WARNING agent mixed: {LEFT.format(pid)}" in daemon.stderr())
     daemon.until(lambda: troubles(daemon) == [f"agent mixed: {LEFT.format(pid)}"])
+
+
+def test_author_is_told_of_an_agent_that_cannot_be_killed(site: Site) -> None:
+    program = site.folder / "agent"
+    program.write_text(f"#!/bin/sh\necho $$ >&2\nexec {site.word} 'trap : HUP; {ANSWER}; {ANSWER}; exec sleep 1000'\n")
+    program.chmod(0o755)
+    words = [*AS_USER_1[: -len(RUN)], *DROVER, "agent", "run", str(program), "x"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    pid = next(int(line) for line in done.stderr.splitlines() if line.isdecimal())
+    os.kill(pid, SIGKILL)
+    assert LEFT.format(pid) in done.stderr
 
 
 def test_refused_signal_of_an_operator_is_logged(site: Site) -> None:
