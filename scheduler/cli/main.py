@@ -60,6 +60,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DroverError as error:
         warn(" ".join(str(error).split()))
         return UNREACHABLE if isinstance(error, WorldError) else FAILED
+    except FileNotFoundError as error:
+        from scheduler.drivers.os_calls import is_removed
+
+        if error.filename is not None or not is_removed():
+            raise
+        warn("the directory you are in was removed; go to another")
+        return USAGE
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
         return FAILED

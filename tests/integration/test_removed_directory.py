@@ -6,6 +6,7 @@ from signal import SIGKILL
 
 import pytest
 
+from tests.cli_tools import Drover
 from tests.integration.conftest import Launch
 from tests.integration.daemon import RUN, agent, rec
 from tests.integration.ssh_tools import reached, table
@@ -46,3 +47,15 @@ def test_ssh_process_of_a_daemon_in_a_removed_directory_is_started_again(
     os.kill(ssh_process, SIGKILL)
     reached(daemon, times=2)
     daemon.wait(daemon.insert(jq_type="rec"))
+
+
+@pytest.mark.parametrize("words", [["agent", "run", "./program", "x"], ["-d", "embedded:place", "ls"], ["demo", "."]])
+def test_command_with_a_relative_name_in_a_removed_directory_says_that(
+    drover: Drover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    place.rmdir()
+    done = drover(*words)
+    assert (done.status, done.err) == (2, "drover: the directory you are in was removed; go to another\n")
