@@ -11,6 +11,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -209,10 +210,13 @@ def _run_command(config: Config, name: str, line: bytes) -> int:
         raise ConfigError(f"drover agent run: {error}") from None
     spec = process_spec(config, name, argv)
     sys.stdout.flush()
-    done = subprocess.Popen(spec.argv, stdin=subprocess.PIPE, cwd=spec.directory, env=spec.environment)
-    if spec.is_of_other_user and done.stdin is not None:  # it is setpriv(1) still
-        let_others_open([done.stdin.fileno()])
-    done.communicate(item.line)
+    stdin, to_stdin = os.pipe()
+    if spec.is_of_other_user:
+        let_others_open([stdin])
+    with subprocess.Popen(spec.argv, stdin=stdin, cwd=spec.directory, env=spec.environment) as done:
+        os.close(stdin)
+        with suppress(BrokenPipeError), open(to_stdin, "wb", 0) as file:
+            file.write(item.line)
     if done.returncode == BLOCKED:
         return failed("blocked, on condition exit: exit status 75")
     warn(f"{'failed' if done.returncode else 'done'}: {status_in_words(done.returncode)}")

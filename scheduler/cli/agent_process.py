@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Final, Literal
 
 from scheduler.cli.output import clipped, warn
-from scheduler.drivers.os_calls import let_others_open, owner_of
+from scheduler.drivers.os_calls import close_all, let_others_open, owner_of, pipes
 from scheduler.drivers.process_spec import (
     ADVICE,
     ProcessSpec,
@@ -94,21 +94,24 @@ class AgentProcess:
         self._lines: deque[bytes] = deque()
         self._rest, self._unsent = bytearray(), bytearray()
         self._waiting = 0  # bytes of the lines that were not read yet
+        ours, theirs = pipes()
+        if spec.is_of_other_user:
+            let_others_open(theirs)
+        stdin, stdout, stderr = theirs
         try:
             self._process = subprocess.Popen(
-                spec.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                spec.argv, stdin=stdin, stdout=stdout, stderr=stderr,
                 process_group=0, cwd=spec.directory, env=spec.environment,
             )  # fmt: skip
         except OSError as error:
+            close_all(ours)
             advice = ADVICE.get(error.errno or 0, "look at the file")
             raise ConfigError(f"cannot start {spec.argv[0]}: {error.strerror}; {advice}") from None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self._in, self._out, self._err = self._process.stdin, self._process.stdout, self._process.stderr
+        finally:
+            close_all(theirs)
+        self._in = os.fdopen(ours[0], "wb", 0)
+        self._out, self._err = os.fdopen(ours[1], "rb", 0), os.fdopen(ours[2], "rb", 0)
         self._open = {self._out.fileno(), self._err.fileno()}
-        if spec.is_of_other_user:  # it is setpriv(1) still
-            let_others_open((self._in.fileno(), *self._open))
         for file in (self._in, self._out, self._err):
             os.set_blocking(file.fileno(), False)
 

@@ -12,6 +12,7 @@ import pytest
 from tests.integration.conftest import Launch
 from tests.integration.daemon import RUN, Daemon, agent, rec
 from tests.needs import need
+from tests.patience import LONG_PATIENCE_S
 
 HOST = "[hosts.local]\n"
 USER = "nobody"
@@ -90,7 +91,7 @@ def test_command_of_another_user_opens_its_streams_by_name(launch: Launch) -> No
 def test_line_agent_of_another_user_opens_its_streams_by_name_before_and_after_a_reexec(launch: Launch) -> None:
     daemon = launch(HOST + agent("named", ["sh", "-c", LINES_BY_NAME], user=USER))
     first = daemon.wait(daemon.insert(jq_type="named", jq_args="one"))["jq_pk"]
-    daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args="reexec"))
+    daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args="reexec"), timeout=LONG_PATIENCE_S)
     second = daemon.wait(daemon.insert(jq_type="named", jq_args="two"))["jq_pk"]
     assert daemon.attempts(first)[0]["att_pid"] == daemon.attempts(second)[0]["att_pid"]
     for pk, word in ((first, "one"), (second, "two")):

@@ -20,6 +20,7 @@ from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import RUN, Daemon, agent, python
 from tests.integration.daemon import is_gone as has_ended
 from tests.needs import lack, need
+from tests.patience import LONG_PATIENCE_S
 
 HOST = "[hosts.local]\n"
 # The daemon is user 1; the capability, which agents do not get, is for the files of this test.
@@ -86,7 +87,7 @@ class Site:
     def end(self, daemon: Daemon, number: int) -> int:
         """End a daemon that must leave something; its status."""
         daemon.signal(number)
-        return daemon.process.wait(30)
+        return daemon.process.wait(LONG_PATIENCE_S)
 
     def kill_left(self) -> None:
         """Kill the processes of all jobs; they lead their groups, and are not reaped before they are dead."""
@@ -138,7 +139,7 @@ def test_process_that_is_left_is_shown_until_it_ends_over_a_reexec(site: Site) -
     daemon = site.serve(site.foreign("deaf", DEAF))
     pk, pid = site.working(daemon, "deaf")
     killed(daemon, pk)
-    daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args="reexec"))
+    daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args="reexec"), timeout=LONG_PATIENCE_S)
     daemon.until(lambda: troubles(daemon) == [f"agent deaf: {LEFT.format(pid)}"])
     site.kill_left()
     daemon.until(lambda: troubles(daemon) == [])
@@ -201,7 +202,7 @@ def test_shutdown_in_which_a_process_does_not_die_blames_that_and_not_the_databa
     (pid,) = daemon.agent_pids()
     with debugger(pid):  # that holds its end
         daemon.signal(SIGTERM)
-        assert daemon.process.wait(30) == 0
+        assert daemon.process.wait(LONG_PATIENCE_S) == 0
     said = daemon.stderr()
     assert f"ERROR not dead in time: agent traced on host local, process {pid}; the next scheduler" in said
     assert "the database" not in said

@@ -10,6 +10,7 @@ from tests.cli_tools import Drover
 from tests.integration.conftest import Launch
 from tests.integration.daemon import RUN, agent, rec
 from tests.integration.ssh_tools import reached, table
+from tests.patience import LONG_PATIENCE_S
 from tests.ssh.sshd import Server
 
 RUN_ELSEWHERE = ["sh", "-c", 'cd "$0" && exec "$@"']
@@ -28,7 +29,7 @@ def test_daemon_in_a_removed_directory_starts_agents_reloads_and_is_executed_ane
     place.rmdir()
     daemon.wait_all([daemon.insert(jq_type="late"), daemon.insert(jq_type="cwd")])
     for word in ("reload", "reexec", "reload"):
-        daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args=word))
+        daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args=word), timeout=LONG_PATIENCE_S)
     pk = daemon.wait_all([daemon.insert(jq_type="late"), daemon.insert(jq_type="cwd")])[1]["jq_pk"]
     assert daemon.value("select out_data from drover.output where out_jq_fk = %s", pk) == "/tmp\n"
 
