@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from scheduler.drivers.local_process import LocalProcess
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.os_calls import members, start_of
+from scheduler.drivers.os_calls import is_group, members, start_of
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class LeftProcesses:
 
     def add_group(self, group: int, type: str) -> None:
         """Watch the processes of a group that were killed with its leader, and have not ended; and log them."""
-        for pid in members(group):
+        for pid in members(group) if is_group(group) else ():  # mostly all are dead by now; to look at each is slow
             with suppress(OSError):  # it has ended
                 process = LocalProcess(pid, os.pidfd_open(pid), is_child=False)
                 log.warning("agent %s: %s", type, left_in_words(process))
