@@ -27,6 +27,7 @@ from scheduler.cli.agent_process import (
 from scheduler.cli.config_files import locate, shipped
 from scheduler.cli.output import FAIL, OK, WARN, Finding, failed, print_findings, printable, warn
 from scheduler.cli.protocol_check import Limits, Referee
+from scheduler.drivers.os_calls import reset_signals
 from scheduler.errors import AgentError, ConfigError
 from scheduler.model import protocol
 from scheduler.model.config import AgentType, Config
@@ -208,7 +209,9 @@ def _run_command(config: Config, name: str, line: bytes) -> int:
         raise ConfigError(f"drover agent run: {error}") from None
     spec = process_spec(config, name, argv)
     sys.stdout.flush()
-    done = subprocess.run(spec.argv, input=item.line, cwd=spec.directory, env=spec.environment, check=False)
+    done = subprocess.run(
+        spec.argv, input=item.line, cwd=spec.directory, env=spec.environment, check=False, preexec_fn=reset_signals
+    )
     if done.returncode == BLOCKED:
         return failed("blocked, on condition exit: exit status 75")
     warn(f"{'failed' if done.returncode else 'done'}: {status_in_words(done.returncode)}")

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Final, Literal
 
 from scheduler.cli.output import clipped
+from scheduler.drivers.os_calls import reset_signals
 from scheduler.drivers.process_spec import (
     ADVICE,
     ProcessSpec,
@@ -97,6 +98,7 @@ class AgentProcess:
             self._process = subprocess.Popen(
                 spec.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
                 process_group=0, cwd=spec.directory, env=spec.environment,
+                preexec_fn=reset_signals,
             )  # fmt: skip
         except OSError as error:
             advice = ADVICE.get(error.errno or 0, "look at the file")

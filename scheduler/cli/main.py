@@ -6,6 +6,7 @@ config) and returns the exit status. Its module is imported only when it is need
 
 import gc
 import os
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -77,6 +78,8 @@ def _greet() -> int:
 def _run(options: Namespace) -> int:
     """Run the command, or go on as the daemon whose program was executed before us."""
     words = os.environ.pop("DROVER_HANDOVER", "")
+    if not words:  # else the program before us has blocked signals until our loop runs
+        _receive_signals()
     if options.command != "run" or not (words or "LISTEN_PID" in os.environ):
         return _call(options)
     from scheduler.daemon.exec_handover import Takeover  # no other command needs them
@@ -89,6 +92,12 @@ def _run(options: Namespace) -> int:
         return takeover.guard(lambda: _call(options, takeover=takeover))
     inheritance = Inheritance(os.environ)  # what the one before us has left to the service manager
     return _call(options, inheritance=inheritance, takeover=inheritance.takeover)
+
+
+def _receive_signals() -> None:
+    """Block no signal, and learn how children end: who starts us may have blocked all, or ignore SIGCHLD."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _call(options: Namespace, **inherited: object) -> int:

@@ -7,7 +7,9 @@ the accounts of this machine, and our own capabilities. processes.py starts it.
 import errno
 import os
 import pwd
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +41,7 @@ NOT_STARTED: Final = 126  # and for one that cannot be started for another reaso
 SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))  # of the machine, whatever is started
 
 STATUS: Final = "/proc/self/status"
+OOM_ADJUST: Final = "/proc/self/oom_score_adj"
 EFFECTIVE, AMBIENT = "CapEff", "CapAmb"
 NEEDED: Final = {"CAP_SETUID": 7, "CAP_SETGID": 6, "CAP_KILL": 5}  # capabilities(7): to become others, to signal them
 NO_CAPABILITIES: Final = ("--inh-caps=-all", "--ambient-caps=-all")  # of setpriv(1): else they would outlive the change
@@ -111,14 +114,15 @@ class SpawnTemplates:
             environment["DROVER_BOOT_ID"] = boot_id()  # a keeper may not see the part of /proc that has it
         wrapper: list[str] = []
         limits = () if has_prefix or agent.detached else prlimit_options(agent.limits)
-        for program, options in (("prlimit", limits), ("setpriv", setpriv_options(agent.user))):
+        oom, user = choom_options(path), setpriv_options(agent.user)
+        for program, options in (("choom", oom), ("prlimit", limits), ("setpriv", user)):
             if options:  # each wrapper costs a start 0.8 ms
                 wrapper += (find_program(program, path, None), *options, "--")
         return ProcessSpec(
             tuple(wrapper),
             agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None),
             {os.fsencode(name): os.fsencode(text) for name, text in environment.items()},
-            self._around.files if has_prefix or agent.limits.nofile is None else None,
+            self._around.files,
         )
 
 
@@ -288,6 +292,17 @@ def setpriv_options(user: str) -> tuple[str, ...]:
         return NO_CAPABILITIES if capabilities(AMBIENT) else ()
     groups = ",".join(map(str, os.getgrouplist(user, account.pw_gid)))
     return (f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", f"--groups={groups}", *NO_CAPABILITIES)
+
+
+def choom_options(path: str) -> tuple[str, ...]:
+    """Return the options of choom(1) that make a process no better off than others when memory runs out.
+
+    There are none unless we are spared then (OOMScoreAdjust=): that is for the scheduler, not for what uses the memory.
+    """
+    with suppress(OSError, ValueError), open(OOM_ADJUST, encoding="ascii") as adjust:
+        if int(adjust.read()) < 0 and shutil.which("choom", path=path):
+            return ("-n", "0")
+    return ()
 
 
 def capabilities(which: str) -> int:

@@ -217,7 +217,9 @@ class Processes:
         """
         self._config, self._loop, self._report = config, loop, report
         self._outputs = Outputs(loop, on_output, on_errors, on_capture, report, self._output_ended, marks)
-        self._around = Surroundings(os.environ, tuple(agents_path), open_more_files())
+        own = open_more_files()
+        files = own if snapshot is None else tuple(snapshot.get("files") or own)  # before any program of ours raised it
+        self._around = Surroundings(os.environ, tuple(agents_path), files)
         self._templates = SpawnTemplates(config, self._around)
         self._children: dict[int, Child] = {}
         self._counted: Counted = {}  # bytes of processes that are over
@@ -356,6 +358,7 @@ class Processes:
         """Return what another program needs to go on with all of them: JSON, with the numbers of descriptors."""
         return {
             "children": [child.snapshot() for child in self._children.values()],
+            "files": self._around.files,
             "programs": self._programs.snapshot(),
             "ssh": [host.snapshot() for host in self._ssh_hosts.values()],
             "retired": [host.snapshot() for host in self._retired],
