@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from scheduler.drivers.executable_files import advice_for, find_program
 from scheduler.drivers.keeper_scripts import words_of
 from scheduler.drivers.os_calls import boot_id
 from scheduler.drivers.trusted_files import who_may_write
@@ -22,23 +23,12 @@ from scheduler.model.events_and_effects import Spawn
 KEPT = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
 OWN = "DROVER_"  # DROVER_DATABASE_URL may hold our password: never inherited, not even by name
 EXEC_DIRECTORY = "/tmp"
-SHEBANG_BYTES = 256  # of a file that Linux looks at for its interpreter
 
 OPTIONS = {  # of prlimit(1)
     "nofile": "--nofile", "memory": "--as", "cpu": "--cpu", "nproc": "--nproc", "fsize": "--fsize", "core": "--core",
 }  # fmt: skip
-ADVICE = {
-    errno.ENOENT: "look at its command, its cwd and PATH",
-    errno.EACCES: "look at the rights of the file and its folders",
-    errno.ENOEXEC: "a script needs a first line with its interpreter, such as #!/bin/sh",
-    errno.EMFILE: "raise LimitNOFILE of the scheduler",
-    errno.EAGAIN: "raise TasksMax of the scheduler, or run fewer agents",
-    errno.ENFILE: "raise fs.file-max of the machine, or run fewer agents",
-    errno.ENOMEM: "raise MemoryMax of the scheduler, or run fewer agents",
-}
 NOT_FOUND: Final = 127  # the exit status that shells have for a command that does not exist
 NOT_STARTED: Final = 126  # and for one that cannot be started for another reason
-SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))  # of the machine, whatever is started
 
 STATUS: Final = "/proc/self/status"
 OOM_ADJUST: Final = "/proc/self/oom_score_adj"
@@ -190,49 +180,6 @@ def prefix_of(config: Config, name: str) -> tuple[str, ...]:
     return tuple(word.replace("{host}", name) for word in host.command)
 
 
-def find_program(word: str, path: str, directory: str | None) -> str:
-    """Return the path of a program as execvp(3) would find it in `directory`.
-
-    Errors: FileNotFoundError; PermissionError, with the file that may not be executed as filename2.
-    """
-    folders = [""] if "/" in word else path.split(os.pathsep)
-    places = [os.path.join(directory or os.getcwd(), folder, word) for folder in folders]
-    files = [place for place in places if os.path.isfile(place)]
-    for place in files:
-        if os.access(place, os.X_OK):
-            return place
-    if files:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), word, None, files[0])
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), word)
-
-
-def interpreter_mistake(program: str, path: str) -> str:
-    """Return what is wrong with the `#!` line of a program, with PATH as its agents have it; empty if nothing is.
-
-    A file that may be executed but not read is not looked at.
-    """
-    try:
-        with open(program, "rb") as file:
-            head = file.read(SHEBANG_BYTES)
-    except OSError:
-        return ""
-    if not head.startswith(b"#!"):
-        return ""
-    words = os.fsdecode(head[2:].partition(b"\n")[0]).split()
-    if not words:
-        return "its first line names no interpreter"
-    interpreter, *given = words
-    if not os.access(interpreter, os.X_OK):
-        return f"its interpreter {interpreter} is not there or not executable; install it or correct the first line"
-    called = next((word for word in given if not word.startswith("-") and "=" not in word), None)
-    if os.path.basename(interpreter) == "env" and called is not None:
-        try:
-            find_program(called, path, None)
-        except OSError:
-            return f"its interpreter {called} is not on PATH; install it or correct the first line"
-    return ""
-
-
 def prlimit_options(limits: Limits) -> tuple[str, ...]:
     given = [(option, getattr(limits, name)) for name, option in OPTIONS.items()]
     return tuple(f"{option}={value}:{value}" for option, value in given if value is not None)
@@ -246,11 +193,7 @@ def reason(config: Config, spawn: Spawn, error: OSError | ValueError) -> str:
         return f"{who}: {error}"
     program = error.filename
     where = f" ({os.fsdecode(program)})" if program is not None and program != word else ""
-    advice = ADVICE.get(error.errno or 0, "")
-    # the program exists and exec(3) failed to find or run it: it may be its interpreter
-    is_there = error.errno in (errno.ENOENT, errno.EACCES) and error.filename2 is None and isinstance(program, str)
-    if is_there and os.path.isfile(program):
-        advice = interpreter_mistake(program, os.defpath) or advice
+    advice = advice_for(error, os.defpath)
     return f"{who}{where}: {error.strerror} (errno {error.errno}){'; ' if advice else ''}{advice}"
 
 

@@ -18,12 +18,13 @@ from functools import partial
 from select import EPOLLIN
 from typing import Any, Final, NamedTuple
 
+from scheduler.drivers.executable_files import SHORTAGES
 from scheduler.drivers.keeper_scripts import carried, read_end
 from scheduler.drivers.local_process import LocalProcess, restored, start
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until
 from scheduler.drivers.os_calls import TRACED_S, Ends, NoPidfdError, is_readable, keep_descriptors, open_more_files
 from scheduler.drivers.pipes import CLOSED, Marks, OnCapture, OnErrors, OnOutput, Outputs, Pipes
-from scheduler.drivers.process_spec import SHORTAGES, Fingerprint, SpawnTemplates, Surroundings, reason, start_status
+from scheduler.drivers.process_spec import Fingerprint, SpawnTemplates, Surroundings, reason, start_status
 from scheduler.drivers.program_files import ProgramFiles
 from scheduler.drivers.ssh_host import RemoteProcess, SshHost, settings_of, ssh_hosts
 from scheduler.errors import BugError

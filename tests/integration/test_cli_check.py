@@ -141,6 +141,10 @@ def test_missing_role_is_reported_with_who_may_create_it(drover: Drover, connect
         (0o755, "#!/no/such/interpreter -x", "its interpreter /no/such/interpreter is not there or not executable"),
         (0o755, "#!/usr/bin/env -S A=b no-such-python -u", "its interpreter no-such-python is not on PATH"),
         (0o755, "#! ", "its first line names no interpreter"),
+        (0o755, "#!/bin/sh\r", "its lines end in CR LF, so that the interpreter of its first line is not found"),
+        (0o755, "#!/usr/bin/env python3\r", "its lines end in CR LF"),
+        (0o755, "\ufeff#!/bin/sh", "it begins with a byte order mark, before #!; save it"),
+        (0o755, "echo OK", "it is no program of this machine; a script needs a first line with its interpreter"),
     ],
 )
 def test_check_says_why_an_existing_program_cannot_start(
