@@ -30,6 +30,7 @@ from scheduler.drivers.process_spec import (
     Surroundings,
     search_path,
 )
+from scheduler.drivers.system_files import require_system_files
 from scheduler.errors import ConfigError
 from scheduler.model import protocol
 from scheduler.model.config import AgentType, Config, Host
@@ -59,6 +60,7 @@ def config_of(name: str, command: Sequence[str]) -> Config:
 
 def process_spec(config: Config, name: str, argv: tuple[bytes, ...] | None = None) -> ProcessSpec:
     """Return what the daemon would start an agent of a type with here. Errors: ConfigError, what is wrong with it."""
+    require_system_files(f"agent {name}")
     agent, around = config.agents[name], Surroundings(os.environ, agent_folders())
     local = [host for host in config.hosts_of(name) if config.hosts[host].transport == "local"]
     word = agent.command[0]

@@ -19,6 +19,7 @@ from scheduler.database.embedded import default_directory
 from scheduler.drivers.executable_files import advice_for, find_program, problem_of
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.process_spec import (
+    EXEC_DIRECTORY,
     Surroundings,
     prelude_mistakes,
     search_path,
@@ -66,6 +67,8 @@ def program_finding(config: Config, name: str) -> Finding:
         missing = f"{agent.prelude} is not there or cannot be read; write it, or correct its prelude"
         problem = next(prelude_mistakes(agent), "") if is_there else missing
         return (severity, f"{who}{problem}") if problem else (OK, f"{who}{agent.prelude}")
+    if problem := _cwd_mistake(agent):
+        return severity, who + problem
     try:
         program = find_program(word, search_path(agent, around), agent.cwd or None)
     except PermissionError as error:
@@ -75,6 +78,14 @@ def program_finding(config: Config, name: str) -> Finding:
         return severity, f"{who}no program {word} is {place}; install it or correct its command"
     problem = problem_of(program, search_path(agent, around))
     return (severity, who + problem) if problem else (OK, who + program)
+
+
+def _cwd_mistake(agent: AgentType) -> str:
+    """Return what is wrong with the directory in which the agents of a type start; empty if nothing is."""
+    directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else "")
+    if not directory or (os.path.isdir(directory) and os.access(directory, os.X_OK)):
+        return ""
+    return f"its cwd {directory} is no directory that this user may enter; make it, or correct its cwd"
 
 
 def _queues(config: Config) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 INTERRUPTED = 130
+STARTERS = frozenset(("agent-check", "check", "demo", "doctor", "run"))  # commands that start processes
 ALONE = {
     "database": "drover {}: needs only the database: with -d URL, or DROVER_DATABASE_URL, it reads no file",
     "group": "drover {}: needs only database and group: with -d URL and GROUP it reads no file",
@@ -106,6 +107,10 @@ def _call(options: Namespace, **inherited: object) -> int:
         from scheduler.cli.config_files import without_password  # not for --help, as below
 
         os.environ["DROVER_DATABASE_URL"] = without_password(options.database)
+    if options.command in STARTERS and not getattr(options, "jobs", None):
+        from scheduler.drivers.system_files import require_system_files  # as above
+
+        require_system_files(f"drover {options.command}")
     module, _, name = COMMANDS[options.command].function.partition(".")
     function, config = getattr(import_module(f"scheduler.cli.{module}"), name), _configuration(options)
     if not gc.isenabled():

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from scheduler.cli.agent_process import KEPT, NO_ROWS, AgentProcess, Talk, mistakes, shown, talk
 from scheduler.cli.output import FAIL, OK, WARN, Finding
 from scheduler.drivers.process_spec import ProcessSpec
+from scheduler.drivers.system_files import require_temporary_folder
 from scheduler.model import protocol
 from scheduler.model.wrong_answers import why_no_ok
 
@@ -56,6 +57,7 @@ class Referee:
     def __init__(self, spec: ProcessSpec, items: Sequence[bytes], limits: Limits, hint: Callable[[str], None]) -> None:
         self._spec, self._given, self._limits, self._hint = spec, items, limits, hint
         self._agent: AgentProcess | None = None
+        require_temporary_folder("drover agent-check")
         self._folder = tempfile.TemporaryDirectory(prefix="drover-agent-check-")
         self._uses_database = self._is_silent = False
 

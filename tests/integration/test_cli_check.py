@@ -210,3 +210,12 @@ def test_spool_of_a_host_over_ssh_is_looked_at_there(
         after = drover("check").out
     assert f"FAIL spool of host beta: detached jobs cannot begin: the spool {spool} must be ours" in before
     assert f"ok   spool of host beta: {spool}" in after
+
+
+@pytest.mark.parametrize("kind", ["line", "exec"])
+def test_check_names_a_cwd_that_is_not_there(
+    drover: Drover, config: Path, connection: psycopg.Connection, kind: str
+) -> None:
+    config.write_text(f'{CONFIG}[agents.lost]\ncommand = ["true"]\nkind = "{kind}"\ncwd = "/no/such"\n')
+    told = "FAIL agent lost: its cwd /no/such is no directory that this user may enter; make it, or correct its cwd\n"
+    assert told in drover("check").out
