@@ -7,7 +7,7 @@ inspected on their host, by its shell: only the host can say what a command name
 import os
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import count
@@ -21,12 +21,12 @@ from scheduler.errors import ConfigError
 from scheduler.model import protocol
 from scheduler.model.config import Config
 from scheduler.model.events_and_effects import Created, Event, ForceKill, Gone, Kill, NotCreated, Send, Spawn
+from scheduler.model.wrong_answers import why_no_ok
 from scheduler.package_data import agent_folders
 
 STDERR_BYTES: Final = 4096  # kept, the last
 STDOUT_BYTES: Final = 65_536  # kept, the first
 REAP_LIMIT_S: Final = 5.0  # for the end of a killed agent to be reported
-READY: Final = b"OK\n"
 SHELL: Final = (b"sh", b"-s", b"--")
 INSPECT: Final = b"""\
 program=$(command -v -- "$1") || { echo "$1: not found" >&2; exit 127; }
@@ -36,6 +36,7 @@ for file in "$program" "$@"; do [ ! -f "$file" ] || echo "$(cksum <"$file") $fil
 exit 0
 """
 
+Enough = Callable[[bytes], bool]
 Programs = tuple[str, ...]  # the files that a command names, each as cksum(1) has it
 
 
@@ -117,10 +118,10 @@ class Prober:
     def start(self, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
         """Return for each type and enabled host why an agent cannot be used there, or None; no command is run."""
         lines = {name: None for name in names if self._config.agents[name].kind == "line"}
-        results = self._run(lines, "OK", READY)
+        results = self._run(lines, "OK", _is_ready)
         inspected = self.inspect([name for name in names if name not in lines])
         return {
-            name: {host: None if READY in out else why for host, (out, why) in results[name].items()}
+            name: {host: None if _is_ready(out) else why for host, (out, why) in results[name].items()}
             if name in results
             else {host: found if isinstance(found, str) else None for host, found in inspected[name].items()}
             for name in names
@@ -135,7 +136,7 @@ class Prober:
         }
 
     def _run(
-        self, argvs: Mapping[str, tuple[bytes, ...] | None], what: str, enough: bytes | None
+        self, argvs: Mapping[str, tuple[bytes, ...] | None], what: str, enough: Enough | None
     ) -> dict[str, dict[str, tuple[bytes, str]]]:
         """Start a process of each type on each of its hosts, and end it when its output is enough.
 
@@ -158,7 +159,7 @@ class Prober:
             found[name][host] = self._out[slot], self._failure(slot, what)
         return found
 
-    def _end(self, slots: Collection[int], enough: bytes | None) -> None:
+    def _end(self, slots: Collection[int], enough: Enough | None) -> None:
         """Wait for what is wanted, and end what has not ended by itself."""
         limits = self._config.scheduler
         self._wait(slots, limits.start_limit, enough)
@@ -170,11 +171,11 @@ class Prober:
             self._processes.force_kill(ForceKill(slot))
         self._wait(slots, REAP_LIMIT_S)
 
-    def _wait(self, slots: Collection[int], limit_s: float, enough: bytes | None = None) -> None:
+    def _wait(self, slots: Collection[int], limit_s: float, enough: Enough | None = None) -> None:
         """Wait until each has ended, or its output has what is enough."""
         deadline = self._loop.now + limit_s
         while self._loop.now < deadline:
-            if all(slot in self._ends or (enough is not None and enough in self._out[slot]) for slot in slots):
+            if all(slot in self._ends or (enough is not None and enough(self._out[slot])) for slot in slots):
                 return
             self._loop.turn(deadline)
 
@@ -196,7 +197,8 @@ class Prober:
 
     def _failure(self, slot: int, what: str) -> str:
         if slot in self._late:
-            return f"no {what} within {self._config.scheduler.start_limit:g} s"
+            hint = f"; {_why_not_ready(self._out[slot])}" if what == "OK" else ""
+            return f"no {what} within {self._config.scheduler.start_limit:g} s{hint}"
         lines = protocol.printable(self._err[slot]).strip().splitlines()
         last_line = f": {lines[-1]}" if lines else ""
         match self._ends.get(slot):
@@ -211,3 +213,14 @@ class Prober:
             case Gone(code=code):
                 return f"died before its first {what}, exit status {code}{last_line}"
         return f"sent no {what}, and did not end when it was killed"
+
+
+def _is_ready(output: bytes) -> bool:
+    """Return whether an agent has said OK, on a line of its own."""
+    return any(protocol.parse(line)[0] == protocol.OK for line in output.split(b"\n")[:-1])
+
+
+def _why_not_ready(output: bytes) -> str:
+    """Return what an agent has said last in place of OK."""
+    *lines, rest = output.split(b"\n")
+    return why_no_ok(lines[-1]) if lines and not rest else why_no_ok(rest, is_whole=False)

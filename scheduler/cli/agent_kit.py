@@ -28,7 +28,7 @@ from scheduler.cli.agent_process import (
 from scheduler.cli.config_files import locate, shipped
 from scheduler.cli.output import FAIL, OK, WARN, Finding, failed, print_findings, printable, warn
 from scheduler.cli.protocol_check import Limits, Referee
-from scheduler.drivers.os_calls import let_others_open
+from scheduler.drivers.os_calls import let_others_open, reset_signals
 from scheduler.errors import AgentError, ConfigError
 from scheduler.model import protocol
 from scheduler.model.config import AgentType, Config
@@ -213,7 +213,9 @@ def _run_command(config: Config, name: str, line: bytes) -> int:
     stdin, to_stdin = os.pipe()
     if spec.is_of_other_user:
         let_others_open([stdin])
-    with subprocess.Popen(spec.argv, stdin=stdin, cwd=spec.directory, env=spec.environment) as done:
+    with subprocess.Popen(
+        spec.argv, stdin=stdin, cwd=spec.directory, env=spec.environment, preexec_fn=reset_signals
+    ) as done:
         os.close(stdin)
         with suppress(BrokenPipeError), open(to_stdin, "wb", 0) as file:
             file.write(item.line)

@@ -22,19 +22,20 @@ from types import TracebackType
 from typing import Final, Literal
 
 from scheduler.cli.output import clipped, warn
-from scheduler.drivers.os_calls import close_all, let_others_open, owner_of, pipes
+from scheduler.drivers.executable_files import advice_for, problem_of
+from scheduler.drivers.os_calls import close_all, let_others_open, owner_of, pipes, reset_signals
 from scheduler.drivers.process_spec import (
-    ADVICE,
     ProcessSpec,
     SpawnTemplates,
     Surroundings,
-    interpreter_mistake,
     search_path,
 )
+from scheduler.drivers.system_files import require_system_files
 from scheduler.errors import ConfigError
 from scheduler.model import protocol
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events_and_effects import Spawn
+from scheduler.model.wrong_answers import lookalike, why_no_ok
 from scheduler.package_data import agent_folders, agents_dir
 
 HERE: Final = "local"
@@ -47,12 +48,6 @@ KEPT: Final = 20  # of the lines about an item, the last
 SHOWN: Final = 60  # characters of a line in a report
 NO_ROWS: Final = b"OK\n"  # the answer to a DB line
 DEATH_S: Final = 1.0  # for the exit of a process whose output has ended
-KEYWORDS: Final = (
-    protocol.OK, protocol.ERROR, protocol.WARNING, protocol.FATAL, protocol.LOG, protocol.EVENT, protocol.SUCCESS,
-    protocol.ITEMS, protocol.HEARTBEAT, protocol.ECHO, protocol.DB, protocol.FAIL, protocol.BLOCKED, protocol.RESULT,
-)  # fmt: skip
-BY_CAPITALS: Final = {keyword.upper(): keyword for keyword in KEYWORDS} | {b"OKAY": protocol.OK}
-_FIRST_WORD: Final = re.compile(rb"\s*([A-Za-z]+)[.!]*(?=[\s:]|$)")
 
 Outcome = Literal["done", "failed", "blocked", "silent", "died"]
 ENDS: Final[dict[bytes, Outcome]] = {protocol.FAIL: "failed", protocol.BLOCKED: "blocked"}
@@ -65,19 +60,20 @@ def config_of(name: str, command: Sequence[str]) -> Config:
 
 def process_spec(config: Config, name: str, argv: tuple[bytes, ...] | None = None) -> ProcessSpec:
     """Return what the daemon would start an agent of a type with here. Errors: ConfigError, what is wrong with it."""
+    require_system_files(f"agent {name}")
     agent, around = config.agents[name], Surroundings(os.environ, agent_folders())
     local = [host for host in config.hosts_of(name) if config.hosts[host].transport == "local"]
     word = agent.command[0]
     try:
         spec = SpawnTemplates(config, around).spec(Spawn(1, 1, name, local[0] if local else HERE, argv))
     except PermissionError as error:
-        raise ConfigError(f"{error.filename2} is not executable; chmod +x {error.filename2}") from None
+        raise ConfigError(advice_for(error, search_path(agent, around))) from None
     except OSError:
         place = "look at its name and at the directory you are in" if "/" in word else "it is not on PATH"
         raise ConfigError(f"there is no program {word}; {place}") from None
     program = next((each for each in spec.argv if os.path.basename(each) == os.path.basename(word)), spec.argv[0])
-    if problem := interpreter_mistake(program, search_path(agent, around)):
-        raise ConfigError(f"{program}: {problem}")
+    if problem := problem_of(program, search_path(agent, around)):
+        raise ConfigError(problem)
     return spec
 
 
@@ -102,10 +98,11 @@ class AgentProcess:
             self._process = subprocess.Popen(
                 spec.argv, stdin=stdin, stdout=stdout, stderr=stderr,
                 process_group=0, cwd=spec.directory, env=spec.environment,
+                preexec_fn=reset_signals,
             )  # fmt: skip
         except OSError as error:
             close_all(ours)
-            advice = ADVICE.get(error.errno or 0, "look at the file")
+            advice = advice_for(error, spec.environment[b"PATH"].decode(errors="surrogateescape")) or "look at the file"
             raise ConfigError(f"cannot start {spec.argv[0]}: {error.strerror}; {advice}") from None
         finally:
             close_all(theirs)
@@ -329,7 +326,10 @@ def mistakes(line: bytes) -> Iterator[str]:
     if len(line) > protocol.LINE_LIMIT:
         yield f"a line of {len(line)} bytes: at most {protocol.LINE_LIMIT} are read; the agent is killed for it"
     keyword, text = protocol.parse(line)
-    if keyword == protocol.DEBUG and (meant := lookalike(line)):
+    meant = lookalike(line) if keyword == protocol.DEBUG else ""
+    if meant == protocol.OK.decode():
+        yield why_no_ok(line)
+    elif meant:
         yield f"it said: {shown(line)}: the keyword is {meant}, spelt so, at the start of a line; this is debug output"
     elif keyword == protocol.RESULT and not _is_json(text):
         yield f"it said: {shown(line)}: what follows RESULT is not JSON, and is not stored"
@@ -339,12 +339,6 @@ def mistakes(line: bytes) -> Iterator[str]:
         yield "it said BLOCKED without a condition: BLOCKED condition text"
     elif keyword == protocol.DB and (found := protocol.parse_statement(text)) and not _is_json(found[1]):
         yield f'it said: {shown(line)}: what follows the name is not JSON, as in DB: save {{"id":7}}'
-
-
-def lookalike(line: bytes) -> str:
-    """Return the keyword that a line of debug output was probably meant to begin with, or nothing."""
-    found = _FIRST_WORD.match(line)
-    return BY_CAPITALS.get(found[1].upper(), b"").decode() if found else ""
 
 
 def shown(line: bytes) -> str:

@@ -27,6 +27,7 @@ from rich.table import Table
 
 from scheduler.cli.output import printable, warn
 from scheduler.database import embedded, migrate
+from scheduler.drivers.system_files import require_temporary_folder
 from scheduler.errors import ConfigError, WorldError
 from scheduler.model.config import Config
 from scheduler.model.states import DONE, TERMINAL
@@ -64,6 +65,7 @@ POLL_S: Final = 0.5  # nothing announces progress
 
 def run_demo(options: Namespace, config: Config) -> int:
     """Run the demo; return the exit status."""
+    require_temporary_folder("drover demo")
     paths, where = _files_and_folder(options.directory)
     paths = paths[: options.limit]
     console = Console(highlight=False)

@@ -16,12 +16,11 @@ from typing import Final
 from scheduler.cli.config_files import PRELUDE_WORDS
 from scheduler.cli.output import FAIL, OK, WARN, Finding
 from scheduler.database.embedded import default_directory
+from scheduler.drivers.executable_files import advice_for, find_program, problem_of
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.process_spec import (
     Surroundings,
     directory_mistake,
-    find_program,
-    interpreter_mistake,
     prelude_mistakes,
     search_path,
     user_mistakes,
@@ -68,15 +67,17 @@ def program_finding(config: Config, name: str) -> Finding:
         missing = f"{agent.prelude} is not there or cannot be read; write it, or correct its prelude"
         problem = next(prelude_mistakes(agent), "") if is_there else missing
         return (severity, f"{who}{problem}") if problem else (OK, f"{who}{agent.prelude}")
+    if problem := directory_mistake(agent, word):
+        return severity, who + problem
     try:
         program = find_program(word, search_path(agent, around), agent.cwd or None)
     except PermissionError as error:
-        return severity, f"{who}{error.filename2} is not executable; chmod +x {error.filename2}"
+        return severity, f"{who}{advice_for(error, search_path(agent, around))}"
     except OSError:
         place = "there" if "/" in word else "in agents/ or on PATH"
         return severity, f"{who}no program {word} is {place}; install it or correct its command"
-    problem = directory_mistake(agent, word) or interpreter_mistake(program, search_path(agent, around))
-    return (severity, f"{who}{program}: {problem}") if problem else (OK, who + program)
+    problem = problem_of(program, search_path(agent, around))
+    return (severity, who + problem) if problem else (OK, who + program)
 
 
 def _queues(config: Config) -> Iterator[Finding]:

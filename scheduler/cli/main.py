@@ -6,6 +6,7 @@ config) and returns the exit status. Its module is imported only when it is need
 
 import gc
 import os
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 INTERRUPTED = 130
+STARTERS = frozenset(("agent-check", "check", "demo", "doctor", "run"))  # commands that start processes
 ALONE = {
     "database": "drover {}: needs only the database: with -d URL, or DROVER_DATABASE_URL, it reads no file",
     "group": "drover {}: needs only database and group: with -d URL and GROUP it reads no file",
@@ -84,6 +86,8 @@ def _greet() -> int:
 def _run(options: Namespace) -> int:
     """Run the command, or go on as the daemon whose program was executed before us."""
     words = os.environ.pop("DROVER_HANDOVER", "")
+    if not words:  # else the program before us has blocked signals until our loop runs
+        _receive_signals()
     if options.command != "run" or not (words or "LISTEN_PID" in os.environ):
         return _call(options)
     from scheduler.daemon.exec_handover import Takeover  # no other command needs them
@@ -98,12 +102,22 @@ def _run(options: Namespace) -> int:
     return _call(options, inheritance=inheritance, takeover=inheritance.takeover)
 
 
+def _receive_signals() -> None:
+    """Block no signal, and learn how children end: who starts us may have blocked all, or ignore SIGCHLD."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def _call(options: Namespace, **inherited: object) -> int:
     """Call the function of the command; that of `run` gets what a daemon goes on with, too."""
     if options.database is not None:
         from scheduler.cli.config_files import without_password  # not for --help, as below
 
         os.environ["DROVER_DATABASE_URL"] = without_password(options.database)
+    if options.command in STARTERS and not getattr(options, "jobs", None):
+        from scheduler.drivers.system_files import require_system_files  # as above
+
+        require_system_files(f"drover {options.command}")
     module, _, name = COMMANDS[options.command].function.partition(".")
     function, config = getattr(import_module(f"scheduler.cli.{module}"), name), _configuration(options)
     if not gc.isenabled():

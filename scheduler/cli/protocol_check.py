@@ -15,7 +15,9 @@ from typing import Final, NamedTuple
 from scheduler.cli.agent_process import KEPT, NO_ROWS, AgentProcess, Talk, mistakes, shown, talk
 from scheduler.cli.output import FAIL, OK, WARN, Finding
 from scheduler.drivers.process_spec import ProcessSpec
+from scheduler.drivers.system_files import require_temporary_folder
 from scheduler.model import protocol
+from scheduler.model.wrong_answers import why_no_ok
 
 COLUMN: Final = re.compile(rb'(?:^| )([A-Za-z_]\w*)="')
 CANARY: Final = b"$(:>%s) `:>%s`; :>%s"
@@ -55,6 +57,7 @@ class Referee:
     def __init__(self, spec: ProcessSpec, items: Sequence[bytes], limits: Limits, hint: Callable[[str], None]) -> None:
         self._spec, self._given, self._limits, self._hint = spec, items, limits, hint
         self._agent: AgentProcess | None = None
+        require_temporary_folder("drover agent-check")
         self._folder = tempfile.TemporaryDirectory(prefix="drover-agent-check-")
         self._uses_database = self._is_silent = False
 
@@ -151,12 +154,11 @@ class Referee:
 
     def _what(self, said: Sequence[bytes], agent: AgentProcess) -> str:
         """Return what was said instead of OK, and the mistake that this shows."""
-        if not said and agent.rest.strip() == protocol.OK:
-            return "it said: OK without a newline; print OK and a newline"
         if not said and not agent.rest:
             return "it said nothing: does it print OK when it is ready, and is standard output flushed after each line?"
-        line = said[-1] if said else agent.rest
-        return next(mistakes(line), f"it said: {shown(line)}: the first OK is a line of its own")
+        if not said:
+            return why_no_ok(agent.rest, is_whole=False)
+        return next(mistakes(said[-1]), why_no_ok(said[-1]))
 
     def _items(self) -> Iterator[Finding]:
         """Try the items that are given, or one parameter and one row."""

@@ -38,7 +38,7 @@ from scheduler.daemon.fd_store_recovery import Inheritance
 from scheduler.daemon.handover_document import config_to_go_on
 from scheduler.daemon.wiring import Daemon
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.os_calls import close_all, hide, mend_what_was_given, take_name
+from scheduler.drivers.os_calls import close_all, hide, open_first_three, take_name
 from scheduler.drivers.process_spec import Surroundings, user_mistakes
 from scheduler.drivers.service_manager import pop_manager
 from scheduler.errors import ConfigError, DatabaseAbsentError, SchemaOutdatedError
@@ -63,7 +63,9 @@ def run(
     if takeover is not None and takeover.is_trial:
         return rehearse(takeover, config)
     refuse_root(options)
-    mend_what_was_given()
+    open_first_three()
+    if takeover is None:  # else it is blocked, and may wait for the loop
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # even if our starter ignores it
     environment = dict(os.environ) if takeover is None else takeover.environment  # as it was given to us
     log.set_up(config.scheduler, options.verbose, os.environ)
     hide()

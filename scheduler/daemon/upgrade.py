@@ -81,9 +81,9 @@ def started_program(environment: Mapping[str, str], document: Mapping[str, Any] 
 
 def keep_copy(environment: Mapping[str, str]) -> str | None:
     """Copy the files of this program into a private directory and return that; None if there is no room."""
-    place = environment.get("RUNTIME_DIRECTORY", "").split(":")[0] or tempfile.gettempdir()
     folder = None
     try:
+        place = environment.get("RUNTIME_DIRECTORY", "").split(":")[0] or tempfile.gettempdir()
         ours = identity()
         _remove_abandoned(Path(place), ours)
         folder = tempfile.mkdtemp(prefix=f"{COPY}{_digits(ours.pid_space)}-{ours.pid}-{ours.pid_start}-", dir=place)

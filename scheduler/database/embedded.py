@@ -28,6 +28,7 @@ from scheduler.database.embedded_guardian import LIMIT_S, PORT, ServerSpec, guar
 from scheduler.database.postgres_binaries import choose_for
 from scheduler.database.postgres_binaries import find_binaries as find_binaries  # for programs beside the server
 from scheduler.database.server_record import ServerState, state_of
+from scheduler.drivers.system_files import require_system_files
 from scheduler.errors import WorldError
 
 PAUSE_S = 0.01
@@ -68,8 +69,9 @@ def join(directory: Path, *, durable: bool, binaries: Path | None = None, say: S
     """Use the server of `directory`, started if it does not run; yield a conninfo; the last to leave stops it.
 
     `durable` counts for the one who starts it; `say` is called if binaries do not run and others are used instead.
-    Errors: WorldError, with the end of the server's log, after LIMIT_S.
+    Errors: WorldError, with the end of the server's log, after LIMIT_S; ConfigError, there is no /proc or /dev/null.
     """
+    require_system_files("embedded database")
     directory = directory.absolute()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -104,7 +106,10 @@ def keep(directory: Path) -> int:
 @contextmanager
 def temporary(*, durable: bool = False, binaries: Path | None = None, say: Say = _say_nothing) -> Iterator[str]:
     """Run a server in a directory of its own and yield a conninfo; nothing remains, even after kill -9."""
-    directory = Path(tempfile.mkdtemp(prefix="drover-pg-"))
+    try:
+        directory = Path(tempfile.mkdtemp(prefix="drover-pg-"))
+    except OSError as error:
+        raise _unusable(error) from error
     try:
         spec = ServerSpec(directory, binaries or _chosen(directory, say), durable, temporary=True)
         with _joined(spec) as conninfo:

@@ -72,12 +72,13 @@ is_left() { pair "$1/pid"; leads "$first" "$second" || leads "$third" "$fourth";
 is_noted() { code=; { read -r code <"$1/end.new"; } 2>/dev/null; is_count "$code"; }
 store() { sync -- "$@" 2>/dev/null || sync; }
 nap() { sleep "$1" 2>/dev/null || sleep 1; }
+heeded=--default-signal=INT,QUIT
 """
 
 _KEEPER: Final = (
     _COMMON
     + """\
-waiter_script=$1 entry=$2 limit=$3 grace=$4 home=$5; shift 5
+waiter_script=$1 entry=$2 limit=$3 grace=$4 home=$5 mask=$6; shift 6
 unset DROVER_BOOT_ID
 trap : HUP INT QUIT TERM USR1 USR2 ALRM PWR PIPE
 cd -P "./$entry" || exit
@@ -108,7 +109,7 @@ store .
 mkfifo out.pipe err.pipe
 drain out & out=$!
 drain err & err=$!
-setsid /bin/sh -c "$waiter_script" drover-waiter "$home" "$@" >out.pipe 2>err.pipe & waiter=$!
+setsid /bin/sh -c "$waiter_script" drover-waiter "$home" "$mask" "$@" >out.pipe 2>err.pipe & waiter=$!
 while wait $waiter; [ $? -gt 128 ] && look $waiter && [ "$seen" != Z ] && [ "$parent" = $$ ]; do :; done
 is_noted . || { while send . KILL; is_left .; do nap 0.1; done; is_noted . || kill -s KILL -- -$$; }
 { sleep "$grace"; kill -s KILL $out $err; } 2>/dev/null & ticker=$!
@@ -120,19 +121,21 @@ kill -s KILL -- -$$
 """
 )
 
+# A shell lets what it starts with & ignore SIGINT and SIGQUIT; the command does not, where env(1) is that of coreutils.
 # Nothing is executed between the end of the command and the note of it: kill and printf are parts of the shell. What is
 # left of its group is killed at once: as long as there is any, no other group has that number.
 _WAITER: Final = (
     _COMMON
     + """\
-home=$1; shift
+home=$1 mask=$2; shift 2
 trap : HUP INT QUIT TERM USR1 USR2 ALRM PWR PIPE
 look $$
-setsid /bin/sh -c 'IFS= read -r stat </proc/$$/stat; waiter=$1 home=$2; shift 2
+case $1 in *=*) ;; *) ! env $heeded true 2>/dev/null || set -- env $heeded "$@" ;; esac
+setsid /bin/sh -c 'IFS= read -r stat </proc/$$/stat; waiter=$1 home=$2 mask=$3; shift 3
 began() { shift 19; echo "$1"; }
 ln -s "$$ $(began ${stat##*) }) $waiter" pid || exit 125
 cd -P -- "$home" || exit 125
-unset OLDPWD; exec "$@"' sh "$$ $began" "$home" "$@" <in & command=$!
+unset OLDPWD; umask "$mask"; exec "$@"' sh "$$ $began" "$home" "$mask" "$@" <in & command=$!
 while :; do
 wait $command; code=$?
 [ $code -gt 128 ] || break
@@ -153,7 +156,7 @@ keeper_script=$1 waiter_script=$2 verb=$3 spool=$4 site=$5 grace=$6; shift 6
 case $spool in "~/"*) spool=$HOME/${spool#"~/"};; esac
 die() { trap - "$1"; ulimit -c 0; kill -s "$1" $$; exit 125; }
 refuse() { [ "$verb" != check ] || { echo "$1"; exit 1; }; echo "drover: $1" >&2; die ALRM; }
-umask 077
+mask=$(umask); umask 077
 command -v setsid >/dev/null || refuse "detached jobs need setsid(1) on their host"
 [ -n "$boot" ] || refuse "detached jobs need /proc on their host"
 trust() { is_bad=$(find "$@" -prune \\( ! -user 0 ! -user "$me" \\
@@ -261,7 +264,7 @@ done
 && printf '%-63s\\n' '' >"$entry/end.new" && store "$entry/end.new" "$entry/in" "$entry" \\
 || { rm -rf -- "$entry"; refuse "the spool takes no more"; }
 DROVER_KEEPER=$entry DROVER_ENTRY=$place/$site/$entry setsid /bin/sh -c "$keeper_script" drover-keeper \\
-"$waiter_script" "$entry" "$limit" "$grace" "$home" "$@" </dev/null >/dev/null 2>&1 &
+"$waiter_script" "$entry" "$limit" "$grace" "$home" "$mask" "$@" </dev/null >/dev/null 2>&1 &
 keeper=$! n=0
 until [ -L "$entry/state" ]; do
 kill -s 0 $keeper 2>/dev/null && look $keeper && [ "$seen" != Z ] || [ -L "$entry/state" ] || die USR2

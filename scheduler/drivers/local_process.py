@@ -5,7 +5,6 @@ pid and its group are its own.
 """
 
 import os
-import resource
 import select
 import signal
 from collections.abc import Mapping
@@ -150,9 +149,6 @@ def start(spec: ProcessSpec, stdin: bytes | None) -> tuple[LocalProcess, Ends]:
         # an agent that receives a line must not preempt us: that costs up to a third of the lines a second
         if os.sched_getscheduler(process.pid) == os.SCHED_OTHER:
             os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
-    if spec.files is not None:
-        with suppress(OSError):
-            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, spec.files)
     return process, ours
 
 
@@ -164,15 +160,15 @@ def _spawn(spec: ProcessSpec, ends: Ends) -> int:
     """
     directory = spec.directory or ("/" if is_removed() else None)
     if directory is None:
-        return spawn(spec.argv, spec.environment, ends)
+        return spawn(spec.argv, spec.environment, ends, spec.files)
     try:
         home = os.open(".", os.O_PATH)
     except (FileNotFoundError, PermissionError):
         os.stat(directory)
-        return spawn((*CHANGE_DIRECTORY, directory, *spec.argv), spec.environment, ends)
+        return spawn((*CHANGE_DIRECTORY, directory, *spec.argv), spec.environment, ends, spec.files)
     try:
         os.chdir(directory)
-        return spawn(spec.argv, spec.environment, ends)
+        return spawn(spec.argv, spec.environment, ends, spec.files)
     finally:
         os.fchdir(home)
         os.close(home)

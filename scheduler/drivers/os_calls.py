@@ -12,8 +12,8 @@ import resource
 import select
 import signal
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -27,7 +27,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_SPACE = "/proc/self/ns/pid"
 DEAD = frozenset({"Z", "X"})  # a zombie has ended
 PR_SET_DUMPABLE, PR_SET_NAME = 4, 15  # prctl(2)
-IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, but not by what we start
+OF_KERNEL = frozenset((signal.SIGKILL, signal.SIGSTOP))  # nobody can block, ignore or catch them
+RESET = frozenset(signal.valid_signals()) - OF_KERNEL  # in what we start: Python and our starter ignore some
 LEAVE = signal.SIGRTMIN + 1  # RestartKillSignal of the unit: end, and leave the agents to the next daemon
 SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, LEAVE,
@@ -122,12 +123,11 @@ def open_more_files() -> tuple[int, int]:
     return soft, hard
 
 
-def mend_what_was_given() -> None:
-    """Open the first three descriptors, if need be, so that none of ours has their numbers, and wait for children.
+def open_first_three() -> None:
+    """Open the first three descriptors, if our starter has closed them: none of ours has their numbers.
 
-    Who starts us may have closed them, or ignore SIGCHLD: then nobody would learn how a child ended. Errors: OSError.
+    Errors: OSError.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     while (fd := os.open(os.devnull, os.O_RDWR)) < FIRST_OWN:
         os.set_inheritable(fd, True)
     os.close(fd)
@@ -176,13 +176,43 @@ def signal_name(number: int) -> str:
         return f"SIG{number}"
 
 
-def spawn(argv: tuple[str, ...], environment: Mapping[AnyStr, AnyStr], ends: Sequence[int]) -> int:
+def spawn(
+    argv: tuple[str, ...],
+    environment: Mapping[AnyStr, AnyStr],
+    ends: Sequence[int],
+    files: tuple[int, int] | None = None,
+) -> int:
     """Return the pid of a new process, the first of its group, with these as its first descriptors.
 
-    posix_spawn(3) takes two thirds of the time of Popen. Errors: OSError, ValueError.
+    No signal is ignored or blocked in it. `files` is its limit of open files, None: ours. posix_spawn(3) takes two
+    thirds of the time of Popen. Errors: OSError, ValueError.
     """
     streams = [(os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(ends)]
-    return os.posix_spawn(argv[0], argv, environment, file_actions=streams, setpgroup=0, setsigdef=IGNORED)
+    with _limit_of_files(files):
+        return os.posix_spawn(
+            argv[0], argv, environment, file_actions=streams, setpgroup=0, setsigmask=(), setsigdef=RESET
+        )
+
+
+@contextmanager
+def _limit_of_files(limit: tuple[int, int] | None) -> Iterator[None]:
+    """Have another limit of open files for a moment: a process that begins meanwhile has it from its first step."""
+    if limit is None:
+        yield
+        return
+    ours = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit[0], ours[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, ours)
+
+
+def reset_signals() -> None:
+    """Ignore and block no signal, as after a login; for a child between fork(2) and execve(2)."""
+    for number in RESET:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def pidfd_of(pid: int) -> int:

@@ -7,12 +7,15 @@ the accounts of this machine, and our own capabilities. processes.py starts it.
 import errno
 import os
 import pwd
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from scheduler.drivers.executable_files import advice_for, find_program
 from scheduler.drivers.keeper_scripts import words_of
-from scheduler.drivers.os_calls import absolute, boot_id, is_removed
+from scheduler.drivers.os_calls import boot_id, is_removed
 from scheduler.drivers.trusted_files import who_may_write
 from scheduler.model.config import AgentType, Config, Limits, Mistake
 from scheduler.model.events_and_effects import Spawn
@@ -20,25 +23,15 @@ from scheduler.model.events_and_effects import Spawn
 KEPT = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
 OWN = "DROVER_"  # DROVER_DATABASE_URL may hold our password: never inherited, not even by name
 EXEC_DIRECTORY = "/tmp"
-SHEBANG_BYTES = 256  # of a file that Linux looks at for its interpreter
 
 OPTIONS = {  # of prlimit(1)
     "nofile": "--nofile", "memory": "--as", "cpu": "--cpu", "nproc": "--nproc", "fsize": "--fsize", "core": "--core",
 }  # fmt: skip
-ADVICE = {
-    errno.ENOENT: "look at its command, its cwd and PATH",
-    errno.EACCES: "look at the rights of the file and its folders",
-    errno.ENOEXEC: "a script needs a first line with its interpreter, such as #!/bin/sh",
-    errno.EMFILE: "raise LimitNOFILE of the scheduler",
-    errno.EAGAIN: "raise TasksMax of the scheduler, or run fewer agents",
-    errno.ENFILE: "raise fs.file-max of the machine, or run fewer agents",
-    errno.ENOMEM: "raise MemoryMax of the scheduler, or run fewer agents",
-}
 NOT_FOUND: Final = 127  # the exit status that shells have for a command that does not exist
 NOT_STARTED: Final = 126  # and for one that cannot be started for another reason
-SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))  # of the machine, whatever is started
 
 STATUS: Final = "/proc/self/status"
+OOM_ADJUST: Final = "/proc/self/oom_score_adj"
 EFFECTIVE, AMBIENT = "CapEff", "CapAmb"
 NEEDED: Final = {"CAP_SETUID": 7, "CAP_SETGID": 6, "CAP_KILL": 5}  # capabilities(7): to become others, to signal them
 NO_CAPABILITIES: Final = ("--inh-caps=-all", "--ambient-caps=-all")  # of setpriv(1): else they would outlive the change
@@ -115,14 +108,15 @@ class SpawnTemplates:
             environment["DROVER_BOOT_ID"] = boot_id()  # a keeper may not see the part of /proc that has it
         wrapper: list[str] = []
         limits = () if has_prefix or agent.detached else prlimit_options(agent.limits)
-        for program, options in (("prlimit", limits), ("setpriv", setpriv_options(agent.user))):
+        oom, user = choom_options(path), setpriv_options(agent.user)
+        for program, options in (("choom", oom), ("prlimit", limits), ("setpriv", user)):
             if options:  # each wrapper costs a start 0.8 ms
                 wrapper += (find_program(program, path, None), *options, "--")
         return ProcessSpec(
             tuple(wrapper),
             agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None),
             {os.fsencode(name): os.fsencode(text) for name, text in environment.items()},
-            self._around.files if has_prefix or agent.limits.nofile is None else None,
+            self._around.files,
             account is not None and account.pw_uid != os.geteuid(),
         )
 
@@ -191,56 +185,18 @@ def prefix_of(config: Config, name: str) -> tuple[str, ...]:
     return tuple(word.replace("{host}", name) for word in host.command)
 
 
-def find_program(word: str, path: str, directory: str | None) -> str:
-    """Return the path of a program as execvp(3) would find it in `directory`.
-
-    Errors: FileNotFoundError; PermissionError, with the file that may not be executed as filename2.
-    """
-    folders = [""] if "/" in word else path.split(os.pathsep)
-    places = [absolute(os.path.join(directory or "", folder, word)) for folder in folders]
-    files = [place for place in places if os.path.isfile(place)]
-    for place in files:
-        if os.access(place, os.X_OK):
-            return place
-    if files:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), word, None, files[0])
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), word)
-
-
 def directory_mistake(agent: AgentType, word: str) -> str:
     """Return what is wrong with the directory in which a program of a type is started; empty if nothing is."""
-    if agent.cwd:
-        return "" if os.path.isdir(agent.cwd) else f"its cwd {agent.cwd} is not there; create it, or correct cwd"
-    is_in_ours = "/" in word and not word.startswith("/") and agent.kind != "exec"
+    directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else "")
+    if directory:
+        may_enter = os.path.isdir(directory) and os.access(directory, os.X_OK)
+        return (
+            ""
+            if may_enter
+            else f"its cwd {directory} is no directory that this user may enter; make it, or correct its cwd"
+        )
     gone = "the directory in which the daemon was started was removed; set cwd, or start the daemon in another"
-    return gone if is_in_ours and is_removed() else ""
-
-
-def interpreter_mistake(program: str, path: str) -> str:
-    """Return what is wrong with the `#!` line of a program, with PATH as its agents have it; empty if nothing is.
-
-    A file that may be executed but not read is not looked at.
-    """
-    try:
-        with open(program, "rb") as file:
-            head = file.read(SHEBANG_BYTES)
-    except OSError:
-        return ""
-    if not head.startswith(b"#!"):
-        return ""
-    words = os.fsdecode(head[2:].partition(b"\n")[0]).split()
-    if not words:
-        return "its first line names no interpreter"
-    interpreter, *given = words
-    if not os.access(interpreter, os.X_OK):
-        return f"its interpreter {interpreter} is not there or not executable; install it or correct the first line"
-    called = next((word for word in given if not word.startswith("-") and "=" not in word), None)
-    if os.path.basename(interpreter) == "env" and called is not None:
-        try:
-            find_program(called, path, None)
-        except OSError:
-            return f"its interpreter {called} is not on PATH; install it or correct the first line"
-    return ""
+    return gone if "/" in word and not word.startswith("/") and is_removed() else ""
 
 
 def prlimit_options(limits: Limits) -> tuple[str, ...]:
@@ -256,13 +212,10 @@ def reason(config: Config, spawn: Spawn, error: OSError | ValueError) -> str:
         return f"{who}: {error}"
     program = error.filename
     where = f" ({os.fsdecode(program)})" if program is not None and program != word else ""
-    advice = ADVICE.get(error.errno or 0, "")
+    advice = ""
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        advice = directory_mistake(config.agents[spawn.type], word) or advice
-    # the program exists and exec(3) failed to find or run it: it may be its interpreter
-    is_there = error.errno in (errno.ENOENT, errno.EACCES) and error.filename2 is None and isinstance(program, str)
-    if is_there and os.path.isfile(program):
-        advice = interpreter_mistake(program, os.defpath) or advice
+        advice = directory_mistake(config.agents[spawn.type], word)
+    advice = advice or advice_for(error, os.defpath)
     return f"{who}{where}: {error.strerror} (errno {error.errno}){'; ' if advice else ''}{advice}"
 
 
@@ -304,6 +257,17 @@ def setpriv_options(user: str) -> tuple[str, ...]:
         return NO_CAPABILITIES if capabilities(AMBIENT) else ()
     groups = ",".join(map(str, os.getgrouplist(user, account.pw_gid)))
     return (f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", f"--groups={groups}", *NO_CAPABILITIES)
+
+
+def choom_options(path: str) -> tuple[str, ...]:
+    """Return the options of choom(1) that make a process no better off than others when memory runs out.
+
+    There are none unless we are spared then (OOMScoreAdjust=): that is for the scheduler, not for what uses the memory.
+    """
+    with suppress(OSError, ValueError), open(OOM_ADJUST, encoding="ascii") as adjust:
+        if int(adjust.read()) < 0 and shutil.which("choom", path=path):
+            return ("-n", "0")
+    return ()
 
 
 def capabilities(which: str) -> int:

@@ -18,6 +18,7 @@ from functools import partial
 from select import EPOLLIN
 from typing import Any, Final, NamedTuple
 
+from scheduler.drivers.executable_files import SHORTAGES
 from scheduler.drivers.keeper_scripts import carried, read_end
 from scheduler.drivers.left_processes import LeftProcesses, left_in_words
 from scheduler.drivers.local_process import LocalProcess, restored, start
@@ -32,7 +33,7 @@ from scheduler.drivers.os_calls import (
     signal_name,
 )
 from scheduler.drivers.pipes import CLOSED, Marks, OnCapture, OnErrors, OnOutput, Outputs, Pipes
-from scheduler.drivers.process_spec import SHORTAGES, Fingerprint, SpawnTemplates, Surroundings, reason, start_status
+from scheduler.drivers.process_spec import Fingerprint, SpawnTemplates, Surroundings, reason, start_status
 from scheduler.drivers.program_files import ProgramFiles
 from scheduler.drivers.ssh_host import RemoteProcess, SshHost, settings_of, ssh_hosts
 from scheduler.errors import BugError
@@ -245,7 +246,9 @@ class Processes:
         """
         self._config, self._loop, self._report = config, loop, report
         self._outputs = Outputs(loop, on_output, on_errors, on_capture, report, self._output_ended, marks)
-        self._around = Surroundings(os.environ, tuple(agents_path), open_more_files())
+        own = open_more_files()
+        files = own if snapshot is None else tuple(snapshot.get("files") or own)  # before any program of ours raised it
+        self._around = Surroundings(os.environ, tuple(agents_path), files)
         self._templates = SpawnTemplates(config, self._around)
         self._children: dict[int, Child] = {}
         self._counted: Counted = {}  # bytes of processes that are over
@@ -389,6 +392,7 @@ class Processes:
         """Return what another program needs to go on with all of them: JSON, with the numbers of descriptors."""
         return {
             "children": [child.snapshot() for child in self._children.values()],
+            "files": self._around.files,
             "programs": self._programs.snapshot(),
             "left": self._left.snapshot(),
             "ssh": [host.snapshot() for host in self._ssh_hosts.values()],

@@ -14,7 +14,7 @@ from scheduler.model import protocol
 from scheduler.model.events_and_effects import Echo, RunStatement
 from scheduler.model.protocol import parse, printable
 from scheduler.model.queue_requests import LogRow
-from scheduler.model.states import DIE, FINISH, NEVER, NEXT, OK, SAID, ST_READY
+from scheduler.model.states import DIE, FINISH, NEVER, NEXT, OK, SAID, ST_READY, ST_SPAWNED
 from scheduler.policy.agent_pool import DISABLED
 from scheduler.policy.completion import finish
 from scheduler.policy.dispatch import (
@@ -53,6 +53,8 @@ def agent_output(state: State, slot: Slot, data: bytes, now: float) -> bytes | N
         elif keyword in protocol.OF_ITEM and (answer is not None or slot.job is None or slot.is_unsent):
             _warn_of_no_item(state, slot, keyword, None if answer is None else before, now)
         elif keyword != protocol.OK:
+            if slot.state == ST_SPAWNED:
+                slot.output.note_before_ok(line)
             agent_said(state, slot, keyword, text, now)
         elif answer is None:
             before = slot.job or before

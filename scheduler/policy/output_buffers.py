@@ -12,12 +12,14 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from scheduler.model.protocol import printable
+from scheduler.model.protocol import OK, printable
+from scheduler.model.wrong_answers import lookalike, why_no_ok
 from scheduler.policy.handover_values import BYTES, Snapshot
 
 PIECE: Final = 1 << 18  # characters of one row, so that no statement takes long
 LINE_BYTES: Final = 64  # that a line costs whatever is in it
 STDERR_LINE: Final = 8192  # bytes
+SHOWN_BYTES: Final = 256  # of a line, enough for a message
 _Decoder = getincrementaldecoder("utf-8")
 _MOST_OF_REST: Final = 3  # bytes of a character without its first
 
@@ -120,12 +122,13 @@ class AgentOutput:
     """Output of the process of a slot that was not processed yet."""
 
     __slots__ = (
-        "_counted_item", "at", "is_cut", "is_statement_running", "item_bytes", "partial_line", "partial_stderr",
-        "statement_bytes", "statements",
+        "_counted_item", "at", "in_place_of_ok", "is_cut", "is_statement_running", "item_bytes", "partial_line",
+        "partial_stderr", "statement_bytes", "statements",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
         self.at = now  # when it printed last
+        self.in_place_of_ok = b""  # the last line before the first OK, or one that may be meant as that; cut
         self.partial_line = b""
         self.partial_stderr = b""
         self.statements: deque[bytes] = deque()  # DB: lines that wait for the answer to an earlier one to be read
@@ -140,7 +143,7 @@ class AgentOutput:
         return {
             "at": self.at, "line": self.partial_line.decode(BYTES), "stderr": self.partial_stderr.decode(BYTES),
             "statements": [text.decode(BYTES) for text in self.statements], "item_bytes": self.item_bytes,
-            "is_cut": self.is_cut, "item": self._counted_item,
+            "is_cut": self.is_cut, "item": self._counted_item, "in_place_of_ok": self.in_place_of_ok.decode(BYTES),
         }  # fmt: skip
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -152,6 +155,7 @@ class AgentOutput:
             self.add_statement(text.encode(BYTES))
         self.item_bytes, self.is_cut = int(snapshot.get("item_bytes", 0)), bool(snapshot.get("is_cut", False))
         self._counted_item = int(snapshot.get("item", 0))
+        self.in_place_of_ok = snapshot.get("in_place_of_ok", "").encode(BYTES)
 
     def heartbeat(self, now: float) -> None:
         self.at = now
@@ -161,6 +165,17 @@ class AgentOutput:
         *lines, self.partial_line = (self.partial_line + data).split(b"\n")
         self.at = now
         return lines
+
+    def note_before_ok(self, line: bytes) -> None:
+        """Keep a line that came before the first OK, unless an earlier one was probably meant as that."""
+        if lookalike(self.in_place_of_ok) != OK.decode():
+            self.in_place_of_ok = line[:SHOWN_BYTES]
+
+    def why_no_ok(self) -> str:
+        """Return why there was no first OK yet, as far as what was printed says that."""
+        if self.in_place_of_ok:
+            return why_no_ok(self.in_place_of_ok)
+        return why_no_ok(self.partial_line[:SHOWN_BYTES], is_whole=False)
 
     def last_line(self) -> bytes:
         """Return what the process printed last, without its end."""

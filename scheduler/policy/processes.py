@@ -257,13 +257,14 @@ def end_overdue(state: State, now: float) -> None:
 def _late(state: State, slot: Slot, now: float) -> None:
     start_limit, is_made = state.timers.start_limit, slot.state == s.ST_SPAWNED
     if is_made and now < slot.since + start_limit:
-        state.log(slot, "WARNING", "no OK yet; is stdout flushed?")
-        slot.say("warning", "no OK yet; is stdout flushed?")
+        hint = f"no OK yet; {slot.output.why_no_ok()}"
+        state.log(slot, "WARNING", hint)
+        slot.say("warning", hint)
         slot.set_deadline(slot.since + start_limit)
     elif slot.state in (s.ST_PREP, s.ST_SPAWNED):
         what = f"{'no OK' if is_made else 'not started'} within {start_limit:g} s"
         state.log(slot, "ERROR", f"{what}; killed")
-        why = f"{what} of the start; is stdout flushed?" if is_made else what
+        why = f"{what} of the start; {slot.output.why_no_ok()}" if is_made else what
         slot.pool.set_reason(why)
         slot.say("warning", why)
         slot.kill(why, now, counts=True)

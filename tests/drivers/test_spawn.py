@@ -190,7 +190,10 @@ def test_a_program_earlier_in_the_path_is_found_at_the_next_check(family: Make, 
     [
         (AgentType(command=("no-such",)), "'no-such': No such file or directory (errno 2); look at"),
         (AgentType(command=("/no/such",)), "'/no/such': No such file or directory (errno 2); look at"),
-        (AgentType(command=("/etc/passwd",)), "'/etc/passwd': Permission denied (errno 13); look at"),
+        (
+            AgentType(command=("/etc/passwd",)),
+            "'/etc/passwd': Permission denied (errno 13); /etc/passwd is not executable",
+        ),
         (sh("true", cwd="/no"), "'sh' (/no): No such file or directory (errno 2); its cwd /no"),
         (AgentType(command=("sh", "\0")), "'sh': embedded null byte"),
     ],
@@ -215,7 +218,10 @@ def test_failed_start_is_reported_with_the_reason_j45(family: Make, agent: Agent
             "#!/etc/passwd\n",
             "its interpreter /etc/passwd is not there or not executable; install it or correct the first line",
         ),
-        ("echo OK\n", "a script needs a first line with its interpreter, such as #!/bin/sh"),
+        (
+            "echo OK\n",
+            "it is no program of this machine; a script needs a first line with its interpreter, as #!/bin/sh",
+        ),
     ],
 )
 def test_failed_start_of_a_script_names_what_its_first_line_lacks(
@@ -228,7 +234,7 @@ def test_failed_start_of_a_script_names_what_its_first_line_lacks(
     one.spawn()
     (told,) = one.all(NotCreated)
     assert told.reason.startswith(f"agent 'line': cannot start '{script}': ")
-    assert told.reason.endswith(f"; {complaint}")
+    assert told.reason.endswith(f"; {script}: {complaint}")
 
 
 @pytest.fixture

@@ -428,6 +428,36 @@ FAULTS: Final = (
         "then return 0; fi",
         "ssh/test_remote_scripts.py::test_process_that_got_the_pid_of_an_agent_is_not_killed",
     ),
+    _fault(
+        "a_process_starts_with_signals_ignored",
+        "scheduler/drivers/os_calls.py",
+        "setsigmask=(), setsigdef=RESET",
+        "setsigmask=(), setsigdef=(signal.SIGPIPE, signal.SIGXFSZ)",
+        "integration/test_what_agents_inherit.py::test_ssh_processes_start_as_after_a_login_whoever_started_the_daemon",
+        needs="sshd",
+    ),
+    _fault(
+        "a_new_program_takes_its_own_limit_for_that_of_agents",
+        "scheduler/drivers/processes.py",
+        'tuple(snapshot.get("files") or own)',
+        "own",
+        "integration/test_what_agents_inherit.py::"
+        "test_agents_of_a_program_that_took_over_have_the_limit_of_the_first_start",
+    ),
+    _fault(
+        "a_program_that_is_being_written_is_the_items_fault",
+        "scheduler/drivers/executable_files.py",
+        "errno.ENOMEM, errno.ETXTBSY))",
+        "errno.ENOMEM))",
+        "integration/test_busy_programs.py::test_a_job_whose_program_is_being_written_waits_and_is_done",
+    ),
+    _fault(
+        "a_later_line_hides_what_was_meant_as_ok",
+        "scheduler/policy/output_buffers.py",
+        "if lookalike(self.in_place_of_ok) != OK.decode():",
+        "if True:",
+        "unit/test_wrong_answers.py::test_the_log_says_what_an_agent_without_a_first_ok_has_printed",
+    ),
 )
 
 

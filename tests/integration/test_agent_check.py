@@ -100,7 +100,7 @@ def test_agent_check_kills_a_silent_agent_at_the_start_limit_f146(ask: Ask) -> N
     done = ask(PATIENCE + HERE + WORDS + agent("deaf", python(deaf)), "run", "-t")
     assert (done.status, done.out.splitlines()[:2]) == (
         1,
-        [f"deaf on {host}: no OK within 1 s" for host in ("here", "words")],
+        [f"deaf on {host}: no OK within 1 s; is stdout flushed?" for host in ("here", "words")],
     )
 
 

@@ -61,18 +61,18 @@ def test_a_program_with_a_fault_ends_the_check_with_1(author: Type, tmp_path: Pa
     done = author("agent-check", script(tmp_path, "echo no; exit 3"))
     assert (done.status, done.err) == (1, "")
     first, last = done.out.splitlines()
-    assert first.startswith("FAIL start: it ended before its first OK, exit status 3; it said: no: ")
+    assert first.startswith("FAIL start: it ended before its first OK, exit status 3; it said 'no': ")
     assert last == "0 ok, 0 to look at (WARN), 1 to mend (FAIL)"
 
 
 def test_arguments_of_the_program_stand_behind_two_dashes(author: Type, tmp_path: Path) -> None:
     done = author("agent-check", script(tmp_path, 'echo "got $*"; exit 3'), "--", "--fast", "a b")
-    assert "it said: got --fast a b: " in done.out
+    assert "it said 'got --fast a b': " in done.out
 
 
 def test_the_hint_names_what_was_said_in_place_of_ok(author: Type, tmp_path: Path) -> None:
     done = author("agent-check", script(tmp_path, "echo ok; cat"), "--timeout", "4")
-    assert "FAIL start: no OK within 4 s; it said: ok: the keyword is OK, spelt so, at the start of a line" in done.out
+    assert "FAIL start: no OK within 4 s; it said 'ok': the keyword is OK, spelt so, at the start of a line" in done.out
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,10 @@ def test_missing_role_is_reported_with_who_may_create_it(drover: Drover, connect
         (0o755, "#!/no/such/interpreter -x", "its interpreter /no/such/interpreter is not there or not executable"),
         (0o755, "#!/usr/bin/env -S A=b no-such-python -u", "its interpreter no-such-python is not on PATH"),
         (0o755, "#! ", "its first line names no interpreter"),
+        (0o755, "#!/bin/sh\r", "its lines end in CR LF, so that the interpreter of its first line is not found"),
+        (0o755, "#!/usr/bin/env python3\r", "its lines end in CR LF"),
+        (0o755, "\ufeff#!/bin/sh", "it begins with a byte order mark, before #!; save it"),
+        (0o755, "echo OK", "it is no program of this machine; a script needs a first line with its interpreter"),
     ],
 )
 def test_check_says_why_an_existing_program_cannot_start(
@@ -212,3 +216,12 @@ def test_spool_of_a_host_over_ssh_is_looked_at_there(
         after = drover("check").out
     assert f"FAIL spool of host beta: detached jobs cannot begin: the spool {spool} must be ours" in before
     assert f"ok   spool of host beta: {spool}" in after
+
+
+@pytest.mark.parametrize("kind", ["line", "exec"])
+def test_check_names_a_cwd_that_is_not_there(
+    drover: Drover, config: Path, connection: psycopg.Connection, kind: str
+) -> None:
+    config.write_text(f'{CONFIG}[agents.lost]\ncommand = ["true"]\nkind = "{kind}"\ncwd = "/no/such"\n')
+    told = "FAIL agent lost: its cwd /no/such is no directory that this user may enter; make it, or correct its cwd\n"
+    assert told in drover("check").out

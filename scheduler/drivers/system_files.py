@@ -1,0 +1,44 @@
+"""What every program that starts processes needs of the system's own files: /proc of our processes, and /dev/null.
+
+Containers, chroots and namespaces may lack them. To say so at the start takes the place of errors that name no cause.
+"""
+
+import os
+import tempfile
+
+from scheduler.errors import ConfigError
+
+
+def require_system_files(who: str) -> None:
+    """Return if /proc of our processes and /dev/null are there. Errors: ConfigError, in a sentence."""
+    if problem := _problem_of_proc() or _problem_of_null():
+        raise ConfigError(f"{who}: {problem}")
+
+
+def require_temporary_folder(who: str) -> None:
+    """Return if there is a directory for scratch files. Errors: ConfigError, in a sentence."""
+    try:
+        tempfile.gettempdir()
+    except OSError as error:
+        advice = "make /tmp writable, or set TMPDIR"
+        raise ConfigError(f"{who}: no place for scratch files: {error.strerror}; {advice}") from error
+
+
+def _problem_of_proc() -> str:
+    advice = "mount it: mount -t proc proc /proc (unshare: --mount-proc)"
+    try:
+        ours = os.readlink("/proc/self")
+    except OSError:
+        return f"/proc, by which processes are told apart, is not mounted; {advice}"
+    if ours == str(os.getpid()):
+        return ""
+    return f"/proc, by which processes are told apart, is that of another pid namespace; {advice}"
+
+
+def _problem_of_null() -> str:
+    try:
+        os.close(os.open(os.devnull, os.O_RDWR))
+    except OSError as error:
+        advice = f"make it: mknod -m 666 {os.devnull} c 1 3"
+        return f"{os.devnull} cannot be opened: {error.strerror}; {advice}"
+    return ""
