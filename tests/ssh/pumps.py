@@ -1,6 +1,8 @@
 """Agents on one host that send back what they are fed, with hashes of both, and how long none of it moved."""
 
 import os
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from hashlib import sha256
@@ -9,7 +11,7 @@ from select import EPOLLIN, EPOLLOUT
 from typing import Final
 
 from scheduler.drivers.loop import Loop
-from scheduler.drivers.ssh_protocol import Ended, LinkUp, NotStarted, Report, SshSettings, Start, Started
+from scheduler.drivers.ssh_protocol import Ended, LinkUp, Lost, NotStarted, Report, SshSettings, Start, Started
 from scheduler.drivers.ssh_supervisor import SshProcess
 from tests.loop_tools import turn_until
 from tests.ssh.sshd import Server
@@ -20,16 +22,18 @@ PIECE_BYTES: Final = 65_536
 
 # sshd logs each exchange of keys, and nothing else that it would not say anyway.
 LOGGED: Final = {"LogVerbose": "kex.c:kex_send_kexinit():*,kex.c:kex_input_kexinit():*"}
-OURS, THEIRS = "SSH2_MSG_KEXINIT received", "SSH2_MSG_KEXINIT sent"
+OURS, THEIRS = "received", "sent"  # the first of the two packets that sshd logs for each exchange
+EXCHANGE: Final = re.compile(rf"\(pid=(\d+)\): SSH2_MSG_KEXINIT ({OURS}|{THEIRS})")
+STALLED_S: Final = 60.0  # without a byte: it will not come
 
 
 def exchanges(server: Server) -> tuple[int, int]:
-    """Return how many exchanges of keys we began, and how many sshd, the first of a connection not counted.
-
-    A connection that is served alone: the log does not say which one it speaks of.
-    """
-    said = [word for line in server.log().splitlines() for word in (OURS, THEIRS) if word in line][2:]
-    began = said[::2]
+    """Return how many exchanges of keys we began, and how many sshd; without the first of each connection."""
+    said: dict[str, list[str]] = defaultdict(list)  # by the process that serves a connection
+    for line in server.log().splitlines():
+        if (found := EXCHANGE.search(line)) and "[preauth]" not in line:
+            said[found[1]].append(found[2])
+    began = [word for words in said.values() for word in words[::2]]
     return began.count(OURS), began.count(THEIRS)
 
 
@@ -62,6 +66,12 @@ class Pump:
         is_same = self._fed.digest() == self._read.digest() and not self.errors
         return is_same and self.end == Ended(self.id, code=DONE)
 
+    @property
+    def is_stalled(self) -> bool:
+        """Return whether it waits for bytes, or for its end, and has got nothing for very long."""
+        is_waiting = self.fed_bytes > self.read_bytes or self._stdin not in self._open
+        return is_waiting and not self._is_paused and self._loop.now - self._moved_at > STALLED_S
+
     def began(self) -> None:
         """Count gaps from now on: it runs."""
         self._moved_at = self._loop.now
@@ -77,6 +87,16 @@ class Pump:
         if self._is_paused:
             self._is_paused, self._moved_at = False, self._loop.now
             self._loop.register(self._stdout, EPOLLIN, self._receive)
+
+    def ended(self, report: Report) -> None:
+        """Note how it ended; nothing reads what it is fed any more."""
+        self.end = report
+        self._close(self._stdin)
+
+    def finish(self) -> None:
+        """Feed it no more, so that it ends."""
+        self._pieces = iter(())
+        self.go_on()
 
     def close(self) -> None:
         """Close what is open; it was lost, or the test is over."""
@@ -97,6 +117,7 @@ class Pump:
             self._moved_at = self._loop.now
         self._fed.update(self._unsent[:count])
         self.fed_bytes += count
+        self._pumps.through_bytes += count
         self._unsent = self._unsent[count:]
 
     def _receive(self, _mask: int) -> None:
@@ -106,7 +127,7 @@ class Pump:
         self._moved_at = self._loop.now
         self._read.update(data)
         self.read_bytes += len(data)
-        self._pumps.moved_bytes += len(data)
+        self._pumps.through_bytes += len(data)
         if not data:
             self._close(self._stdout)
 
@@ -129,7 +150,7 @@ class Pumps:
 
     def __init__(self, settings: SshSettings) -> None:
         self.loop = Loop()
-        self.moved_bytes = 0  # that came back
+        self.through_bytes = 0  # both ways
         self.running: dict[int, Pump] = {}
         self.others: list[Report] = []  # that no pump should give rise to: of a link that was lost, say
         self._ids = iter(range(1 << 62))
@@ -162,8 +183,8 @@ class Pumps:
         match report:
             case Started():
                 self.running[report.id].began()
-            case NotStarted() | Ended():
-                self.running[report.id].end = report
+            case NotStarted() | Ended() | Lost():
+                self.running.pop(report.id).ended(report)
             case _:
                 self.others.append(report)
 

@@ -27,9 +27,9 @@ class Limit(NamedTuple):
 
 NEVER: Final = 1 << 40
 LIMITS: Final = {
-    "sshd after 1 MB": Limit({"RekeyLimit": "1M none"}, NEVER, 20),
-    "we after 4 MB": Limit({"RekeyLimit": "default none"}, 4 * MIB, 4),
-    "whoever is first": Limit({"RekeyLimit": "1M none"}, 900_000, 20),
+    "sshd_after_1_MB": Limit({"RekeyLimit": "1M none"}, NEVER, 20),
+    "we_after_4_MB": Limit({"RekeyLimit": "default none"}, 4 * MIB, 4),
+    "whoever_is_first": Limit({"RekeyLimit": "1M none"}, 900_000, 20),
 }
 SLOW: Final = {"KexAlgorithms": "diffie-hellman-group16-sha512"}  # so that heartbeats are due amid an exchange
 EACH_SECOND: Final = Limit({"RekeyLimit": "default 1s", **SLOW}, NEVER, 4, beat_s=0.02)
