@@ -103,14 +103,21 @@ def carry(site: Site) -> list[Pump]:
 
 
 def come_and_go(site: Site) -> list[Pump]:
-    """Start agents, one after the other, beside one that makes for exchanges."""
-    busy = site.pumps.start(pieces(site.random, 8 * MIB, 64 * KIB))
+    return start_and_end_beside(site, [site.pumps.start(pieces(site.random, 8 * MIB, 64 * KIB))])
+
+
+def do_all(site: Site) -> list[Pump]:
+    return start_and_end_beside(site, [*talk(site), *carry(site)])
+
+
+def start_and_end_beside(site: Site, busy: list[Pump]) -> list[Pump]:
+    """Start agents, a few at once, until some others are over."""
     gone = []
-    while not busy.is_over:
+    while not all(pump.is_over for pump in busy):
         some = [site.pumps.start(pieces(site.random, 2000, 500)) for _ in range(4)]
         site.pumps.finish(some)
         gone += some
-    return [busy, *gone]
+    return [*busy, *gone]
 
 
 def clog(site: Site) -> list[Pump]:
@@ -123,7 +130,3 @@ def clog(site: Site) -> list[Pump]:
     for pump in full:
         pump.go_on()
     return [*full, busy]
-
-
-def do_all(site: Site) -> list[Pump]:
-    return [*talk(site), *come_and_go(site)]
