@@ -20,7 +20,7 @@ from typing import Final
 
 from scheduler.drivers.ssh_protocol import Note
 from tests import guard
-from tests.ssh.pumps import LOGGED, Pump, Pumps, exchanges, lines, pieces
+from tests.ssh.pumps import LOGGED, PATIENT, Pump, Pumps, exchanges, lines, pieces
 from tests.ssh.sshd import Server, serving
 
 MB: Final = 1_000_000
@@ -111,7 +111,9 @@ def main(words: Sequence[str]) -> int:
     with ExitStack() as stack:
         place = Path(stack.enter_context(TemporaryDirectory(prefix="drover-rekeying-")))
         server = stack.enter_context(serving(place / "server", **LOGGED, **limit))
-        pumps = stack.enter_context(closing(Pumps(server.settings(rekey_bytes=ours))))
+        pumps = stack.enter_context(
+            closing(Pumps(server.settings(rekey_bytes=ours, **(PATIENT if options.patient else {}))))
+        )
         run = Run(server, pumps, Random(options.seed))
         run.pump(options.gb * 1e9, 60 * options.minutes)
         run.tell()
@@ -126,6 +128,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--ours-mb", type=float, default=10.0, help="after which we ask for new keys (default 10)")
     parser.add_argument("--sshd", default="default 1s", help="its RekeyLimit (default: 'default 1s')")
     parser.add_argument("--no-exchanges", action="store_true", help="exchange keys never, to compare")
+    parser.add_argument("--patient", action="store_true", help="with longer time-outs, on a busy machine")
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1 << 31), help="(default: any)")
     return parser.parse_args(words)
 

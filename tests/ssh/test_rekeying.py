@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from tests.needs import need
-from tests.ssh.pumps import LOGGED, Pump, Pumps, exchanges, lines, pieces
+from tests.ssh.pumps import LOGGED, PATIENT, Pump, Pumps, exchanges, lines, pieces
 from tests.ssh.sshd import Server, serving
 
 KIB: Final = 1 << 10
@@ -38,10 +38,10 @@ EACH_SECOND: Final = Limit({"RekeyLimit": "default 1s", **SLOW}, NEVER, 4, beat_
 class Site:
     """A host that is reached, and its sshd."""
 
-    def __init__(self, server: Server, limit: Limit) -> None:
+    def __init__(self, server: Server, limit: Limit, **changes: object) -> None:
         self._server, self._limit = server, limit
-        settings = server.settings(rekey_bytes=limit.rekey_bytes, beat_s=limit.beat_s)
-        self.pumps, self.random = Pumps(settings), Random(1)
+        changes |= {"rekey_bytes": limit.rekey_bytes, "beat_s": limit.beat_s}
+        self.pumps, self.random = Pumps(server.settings(**PATIENT, **changes)), Random(1)
         self.close = self.pumps.close
 
     def repeat(self, work: Callable[["Site"], list[Pump]]) -> None:
@@ -89,6 +89,25 @@ def test_full_pipes_survive_exchanges_of_keys(site: Site) -> None:
 def test_nothing_is_lost_when_sshd_exchanges_keys_each_second(tmp_path: Path) -> None:
     with sited(tmp_path / "server", EACH_SECOND) as site:
         site.repeat(do_all)
+
+
+def test_exchanges_of_keys_with_a_host_and_its_jump_host_lose_nothing(tmp_path: Path) -> None:
+    need("sshd")
+    options = {**LOGGED, "RekeyLimit": "1M none"}
+    with serving(tmp_path / "jump", **options) as jump, serving(tmp_path / "server", **options) as server:
+        config = tmp_path / "config"
+        config.write_text(
+            "".join(
+                f"Host {name}\n HostName 127.0.0.1\n Port {each.port}\n User root\n ProxyJump {before}\n"
+                f" IdentityFile {each.user_key.path}\n UserKnownHostsFile {each.known_hosts}\n"
+                for name, each, before in (("jump", jump, "none"), ("alpha", server, "jump"))
+            )
+        )
+        limit = Limit(options, NEVER, 20)
+        as_written = dict.fromkeys(("address", "user", "identity", "known_hosts"), "")
+        with closing(Site(server, limit, **as_written, ssh_config=str(config))) as site:
+            site.repeat(come_and_go)
+            assert sum(exchanges(jump)) >= limit.exchanges
 
 
 # ---------------------------------------------------------------- work, a round of it
