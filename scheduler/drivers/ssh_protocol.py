@@ -44,6 +44,7 @@ class SshSettings:
     orphan_s: float = 5.0  # for the output of an agent that has ended, while another process holds its pipes
     idle_s: float = 60.0  # an unused connection is closed, unless it is the last
     sessions: int = 10_000  # of agents that a connection serves in its life; then it is replaced
+    rekey_bytes: int = 1 << 29  # sent or received under the same keys; then new ones are exchanged
     ping_s: float = 5.0  # between two questions of the daemon to the SSH process whether it runs
     max_pings: int = 4  # that may stay unanswered; then it hangs, and is killed
 

@@ -26,8 +26,9 @@ from scheduler.drivers.loop import Timer
 from scheduler.drivers.ssh_protocol import LinkDown, LinkUp, Note, Report, SshSettings
 from scheduler.errors import WorldError
 from scheduler.ssh.openssh_files import Hop, HostKeys, route
-from scheduler.ssh.paramiko_io import BROKEN, ParamikoSocket, Relay, Stream, Transport
+from scheduler.ssh.paramiko_io import BROKEN, ParamikoSocket, Relay, Stream
 from scheduler.ssh.remote_processes import ControlSession, RemoteAgent, start_control_session
+from scheduler.ssh.transport import Transport
 
 JUMP_WINDOW_BYTES: Final = 2_097_152  # a whole connection goes through it
 SWEEP_S: Final = 1.0  # for which sshd may still count a session that has ended
@@ -126,7 +127,7 @@ class Connection:
         self._clients.append(client)
 
         def transport(sock: ParamikoSocket, **_more: object) -> Transport:
-            made = Transport(sock)
+            made = Transport(sock, self._settings.rekey_bytes)
             options = made.get_security_options()
             options.key_types = keys.known_first(options.key_types)
             options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)  # others' MAC is in Python

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from select import EPOLLIN, EPOLLOUT
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 import paramiko
 from paramiko.buffered_pipe import BufferedPipe
@@ -34,14 +34,9 @@ WINDOW_BYTES: Final = 262_144  # of an agent's output that was not read yet
 CLOSED: Final = -1
 SO_RCVTIMEO: Final = struct.pack("ll", 5, 0)  # seconds after which paramiko checks whether its handshake takes too long
 
-EXIT_SIGNAL: Final = "drover_exit_signal"  # attributes that `Transport` reads and writes on a paramiko.Channel
-ON_EXIT: Final = "drover_on_exit"
-
 BROKEN: Final = (OSError, EOFError, paramiko.SSHException)  # what paramiko raises when a connection is lost
 
 Call = Callable[[], object]
-HANDLERS: Final[dict[int, Callable[[Any, Any], None]]] = paramiko.Transport._channel_handler_table
-CHANNEL_REQUEST: Final = paramiko.common.MSG_CHANNEL_REQUEST
 
 
 class CallQueue:
@@ -205,23 +200,6 @@ class ParamikoSocket:
             self._on_closed()
 
 
-def _handle_channel_request(channel: Any, message: paramiko.Message) -> None:
-    begin = message.packet.tell()
-    kind, _ = message.get_text(), message.get_boolean()
-    if kind == "exit-signal":
-        setattr(channel, EXIT_SIGNAL, message.get_text())
-    message.packet.seek(begin)
-    HANDLERS[CHANNEL_REQUEST](channel, message)
-    if kind in ("exit-signal", "exit-status") and (on_exit := getattr(channel, ON_EXIT, None)):
-        on_exit()
-
-
-class Transport(paramiko.Transport):  # type: ignore[misc]
-    """A transport that calls back, in its thread, when a program has exited, and notes its exit signal."""
-
-    _channel_handler_table: Final = {**HANDLERS, CHANNEL_REQUEST: _handle_channel_request}
-
-
 # ---- streams between a channel and pipes
 
 
@@ -255,7 +233,7 @@ class Stream:
         self._stdin, self._unsent, self._is_reading = stdin, b"", False
         os.set_blocking(stdin, False)
         receivers = zip((channel.recv, channel.recv_stderr), outputs, strict=False)
-        self._outputs = [Output(self, relay, channel.transport, recv, fd) for recv, fd in receivers]
+        self._outputs = [Output(self, relay, recv, fd) for recv, fd in receivers]
 
     def begin(self) -> None:
         """Copy from now on; the first output may be in paramiko's buffers already."""
@@ -337,10 +315,8 @@ class Stream:
 class Output:
     """One output of an agent on its way into a pipe. Whichever thread reads the channel and writes holds the lock."""
 
-    def __init__(
-        self, stream: Stream, relay: Relay, transport: paramiko.Transport, recv: Callable[[int], bytes], fd: int
-    ) -> None:
-        self._stream, self._relay, self._transport, self._recv, self._fd = stream, relay, transport, recv, fd
+    def __init__(self, stream: Stream, relay: Relay, recv: Callable[[int], bytes], fd: int) -> None:
+        self._stream, self._relay, self._recv, self._fd = stream, relay, recv, fd
         self._held = memoryview(b"")  # read from the channel, and not taken by the pipe
         self._is_unread = False  # the pipe was closed at its other end
         self._is_waiting = False  # for the pipe to take what is held
@@ -355,12 +331,8 @@ class Output:
 
     def forward_directly(self) -> None:
         """Pass on what has come, in paramiko's thread; whatever is not simple is left to the loop."""
-        is_simple = False
-        if (
-            self._transport.clear_to_send.is_set()
-        ):  # else keys are exchanged: to open a window would wait for them, here
-            with self._lock:
-                is_simple = not self._held and not self.is_closed and self._copy_piece() is not None and not self._held
+        with self._lock:
+            is_simple = not self._held and not self.is_closed and self._copy_piece() is not None and not self._held
         if not is_simple:
             self.event.set()
 

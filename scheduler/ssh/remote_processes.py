@@ -24,8 +24,6 @@ from scheduler.drivers.ssh_protocol import Ended, Lost, Note, NotStarted, Report
 from scheduler.errors import WorldError
 from scheduler.ssh.paramiko_io import (
     BROKEN,
-    EXIT_SIGNAL,
-    ON_EXIT,
     PIECE_BYTES,
     WINDOW_BYTES,
     BufferEvent,
@@ -34,6 +32,7 @@ from scheduler.ssh.paramiko_io import (
     Stream,
 )
 from scheduler.ssh.remote_scripts import RemotePid, control_command, foreign_text, new_word, read_reply, shown
+from scheduler.ssh.transport import EXIT_SIGNAL, ON_EXIT
 
 NOISE_BYTES: Final = 8192  # of output without the reply of our script
 MESSAGE_BYTES: Final = 300  # of the output of a shim that failed

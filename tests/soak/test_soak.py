@@ -1,5 +1,6 @@
 """The soak, for seconds: it prints its table, finds nothing wrong, and its check finds what is."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,6 +33,18 @@ def test_a_short_soak_tries_each_fault_and_loses_nothing() -> None:
     assert "again: make soak SOAK='--seed 3 " in done.stdout
     (lost,) = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("jobs and items lost")]
     assert lost == "0"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_short_run_of_exchanges_of_keys_loses_nothing() -> None:
+    need("sshd")
+    words = ["--gb", "0.2", "--ours-mb", "1", "--seed", "3", "--patient"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.soak.rekeying", *words], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"exchanges: [1-9].*wrong: 0\n", done.stdout), done.stdout
 
 
 @pytest.mark.slow
