@@ -159,7 +159,7 @@ FAULTS: Final = (
     ),
     _fault(
         "dot_of_known_hosts_is_any_character",
-        "scheduler/ssh/openssh_files.py",
+        "scheduler/ssh/known_hosts.py",
         r'wild = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")',
         'wild = pattern.replace("*", ".*").replace("?", ".")',
         "ssh/test_known_hosts.py::test_a_host_matched_by_no_pattern_is_refused_f8",
