@@ -32,7 +32,8 @@ HARMLESS: Final = _words(
     clearallforwardings compression connectionattempts connecttimeout controlmaster controlpath controlpersist
     dynamicforward enableescapecommandline enablesshkeysign escapechar exitonforwardfailure fingerprinthash
     forkafterauthentication forwardagent forwardx11 forwardx11timeout forwardx11trusted gatewayports
-    gssapiauthentication gssapiclientidentity gssapidelegatecredentials gssapikexalgorithms gssapikeyexchange gssapirenewalforcesrekey
+    gssapiauthentication gssapiclientidentity gssapidelegatecredentials gssapikexalgorithms gssapikeyexchange
+    gssapirenewalforcesrekey
     gssapiserveridentity gssapitrustdns hashknownhosts host hostbasedacceptedalgorithms hostbasedauthentication
     hostbasedkeytypes ignoreunknown ipqos kbdinteractiveauthentication kbdinteractivedevices knownhostscommand
     localcommand localforward loglevel logverbose nohostauthenticationforlocalhost numberofpasswordprompts
@@ -103,16 +104,18 @@ def is_on(options: Options, word: str) -> bool:
 def refusals(options: Options, usual: Options, *, is_jump: bool) -> Iterator[Refusal]:
     """Yield the words that cannot be followed, of those that differ from what is usual."""
     advices = {word.lower(): Refusal(word, advice) for word, advice in REFUSED.items()}
-    for word in options:
-        if word in FOLLOWED or word in HARMLESS or options[word] == usual.get(word) or not value(options, word):
-            continue
-        if is_jump and word in OF_COMMANDS:
-            continue
-        if word == "preferredauthentications" and "publickey" in value(options, word).split(","):
-            continue
-        if word == "pubkeyauthentication" and value(options, word) != "no" and value(options, word) != "false":
-            continue
-        yield advices.get(word, Refusal(word, "it is no word that Drover knows; leave it out for this host"))
+    for word, texts in options.items():
+        is_set = texts != usual.get(word) and (value(options, word) != "" or word == "sessiontype")
+        is_known = word in FOLLOWED | HARMLESS or (is_jump and word in OF_COMMANDS)
+        if is_set and not is_known and not _is_fitting(word, texts[0]):
+            yield advices.get(word, Refusal(word, "it is no word that Drover knows; leave it out for this host"))
+
+
+def _is_fitting(word: str, text: str) -> bool:
+    """Return whether a word permits what we do, though it was set."""
+    if word == "preferredauthentications":
+        return "publickey" in text.split(",")
+    return word == "pubkeyauthentication" and text not in ("no", "false")
 
 
 def trusting(options: Options) -> list[str]:

@@ -57,10 +57,10 @@ class OpenSshConfig:
 
     def _why(self, name: str, text: str) -> str:
         if LOOP in text:
-            where = _at(self.places("proxyjump"))
+            where = at(self.places("proxyjump"))
             return f"{where}ProxyJump of {name} has no end: it leads to {text.rpartition(LOOP)[2]} again"
         if NO_COMMAND in text:
-            where = _at(self.places("remotecommand"))
+            where = at(self.places("remotecommand"))
             return f"{where}RemoteCommand of {name} cannot be followed: give the host an entry without it"
         return f"ssh(1) refuses its configuration for {name}: {text}"
 
@@ -128,5 +128,6 @@ def places_in(file: str, word: str) -> list[str]:
     return [f"{file}:{number}" for number, first in enumerate(firsts, 1) if [word] == [one.lower() for one in first]]
 
 
-def _at(places: list[str]) -> str:
+def at(places: list[str]) -> str:
+    """Return the beginning of a sentence about what is at these places."""
     return f"{', '.join(places)}: " if places else ""

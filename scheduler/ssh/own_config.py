@@ -132,8 +132,10 @@ def _simple(word: str, text: str) -> str:
         if text.lower() not in FLAGS:
             raise ValueError(f"{text} is neither yes nor no")
         return FLAGS[text.lower()]
-    if word == "addressfamily" and text.lower() not in FAMILIES:
-        raise ValueError(f"{text} is none of {', '.join(FAMILIES)}")
+    if word == "addressfamily":
+        if text.lower() not in FAMILIES:
+            raise ValueError(f"{text} is none of {', '.join(FAMILIES)}")
+        return text.lower()
     if word in ALGORITHMS and (text[0] in "+-^" or "*" in text or "?" in text):
         raise ValueError(f"{word} must be a plain list here")
     return text

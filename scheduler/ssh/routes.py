@@ -12,7 +12,7 @@ import socket
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +28,7 @@ from scheduler.ssh.config_words import (
     trusting,
     value,
 )
-from scheduler.ssh.openssh_config import NotOpenSshError, OpenSshConfig
+from scheduler.ssh.openssh_config import NotOpenSshError, OpenSshConfig, at
 from scheduler.ssh.own_config import SYSTEM_FILE, OwnConfig
 
 SSH_PORT: Final = 22
@@ -101,8 +101,9 @@ def route(settings: SshSettings) -> list[Hop]:
     user, name, port = _split(settings.address or settings.host)
     config, home = _configuration(settings)
     hops: list[Hop] = []
-    target, seen = Target(name, settings.user or user, port), [name]
+    target, seen = Target(name, settings.user or user, port), list[Target]()
     while True:
+        seen.append(target)
         options = _options(config, target)
         hops.insert(0, _hop(options, target, settings, home, _has_usual_keys(config, options)))
         if not (jumps := value(options, "proxyjump")):
@@ -111,10 +112,14 @@ def route(settings: SshSettings) -> list[Hop]:
         user, name, port = _split(last.strip())
         beyond = f"[{hops[0].address}]:{hops[0].port}"
         target = Target(name, user, port, others.strip(), beyond)
-        seen.append(name)
-        if len(hops) >= MAX_HOPS:
-            where = ", ".join(config.places("proxyjump"))
-            raise WorldError(f"{where}: ProxyJump of {seen[0]} has no end: {' -> '.join(seen[:MAX_HOPS])} ...")
+        if len(hops) >= MAX_HOPS or any(_is_same(target, each) for each in seen):
+            names = " -> ".join(each.name for each in (*seen, target))
+            raise WorldError(f"{at(config.places('proxyjump'))}ProxyJump of {seen[0].name} has no end: {names}")
+
+
+def _is_same(one: Target, other: Target) -> bool:
+    """Return whether both are reached by the same way."""
+    return replace(one, beyond="") == replace(other, beyond="")
 
 
 def _configuration(settings: SshSettings) -> tuple[Configuration, str]:
@@ -155,8 +160,7 @@ def _options(config: Configuration, target: Target) -> Options:
         raise WorldError(f"{target.name!r} is no name of a host")
     options = config.options(target.name, target.user, target.port, target.jumps, target.beyond)
     refused = [
-        f"{''.join(f'{place}: ' for place in config.places(word.lower()))}{word} of {target.name} cannot be followed: "
-        f"{advice}"
+        f"{at(config.places(word.lower()))}{word} of {target.name} cannot be followed: {advice}"
         for word, advice in refusals(options, config.usual, is_jump=bool(target.beyond))
     ]
     if refused:
@@ -184,8 +188,8 @@ def _hop(options: Options, target: Target, settings: SshSettings, home: str, has
     plain = (address,) if port == SSH_PORT else (f"[{address}]:{port}", address)
     identity = settings.identity if not target.beyond or has_usual_keys else ""
     identities, certificates = (
-        tuple(_expanded(text, tokens, home) for text in options.get(word, ()) if text.lower() != "none")
-        for word in ("identityfile", "certificatefile")
+        tuple(_file(word, text, tokens, home) for text in options.get(word.lower(), ()) if text.lower() != "none")
+        for word in ("IdentityFile", "CertificateFile")
     )
     if has_usual_keys:
         identities = tuple(path for path in identities if os.path.exists(path) or os.path.exists(f"{path}.pub"))
@@ -223,6 +227,14 @@ def _tokens(target: Target, address: str, port: int, user: str, alias: str, home
     }  # fmt: skip
 
 
+def _file(word: str, text: str, tokens: Mapping[str, str], home: str) -> str:
+    """Return a file that a word names. Errors: WorldError."""
+    try:
+        return _expanded(text, tokens, home)
+    except WorldError as error:
+        raise WorldError(f"{word} {error}") from error
+
+
 def _expanded(text: str, tokens: Mapping[str, str], home: str) -> str:
     """Return the name of a file with ~, tokens and variables replaced. Errors: WorldError."""
 
@@ -235,13 +247,14 @@ def _expanded(text: str, tokens: Mapping[str, str], home: str) -> str:
         what = f"${{{variable}}} is no variable that the SSH process has" if variable else f"%{token} is not followed"
         raise WorldError(f"{text}: {what}; write the name out")
 
+    path = text
     if text.startswith("~"):
         head, _, rest = text.partition("/")
         try:
-            text = f"{pwd.getpwnam(head[1:]).pw_dir if head[1:] else home}/{rest}"
+            path = f"{pwd.getpwnam(head[1:]).pw_dir if head[1:] else home}/{rest}"
         except KeyError as error:
             raise WorldError(f"{text}: there is no user {head[1:]}") from error
-    return TOKEN.sub(replaced, text) if tokens else text
+    return TOKEN.sub(replaced, path) if tokens else path
 
 
 def _known_hosts(options: Options, named: str, home: str) -> tuple[Path, ...]:
@@ -269,4 +282,4 @@ def _agent(options: Options, tokens: Mapping[str, str], home: str) -> str:
                 "name the socket itself"
             )
         return os.environ[text[1:]]
-    return "" if text.lower() == "none" else _expanded(text, tokens, home)
+    return "" if text.lower() == "none" else _file("IdentityAgent", text, tokens, home)
