@@ -136,6 +136,8 @@ def _simple(word: str, text: str) -> str:
         if text.lower() not in FAMILIES:
             raise ValueError(f"{text} is none of {', '.join(FAMILIES)}")
         return text.lower()
+    if word == "proxyjump" and "/" in text:
+        raise ValueError(f"{text} must be a name, or names with commas between them")
     if word in ALGORITHMS and (text[0] in "+-^" or "*" in text or "?" in text):
         raise ValueError(f"{word} must be a plain list here")
     return text
