@@ -350,6 +350,7 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
     e.Gone: processes.gone,
     e.HostUp: processes.host_up,
     e.HostDown: processes.host_down,
+    e.HostMoved: processes.host_moved,
     e.Clogged: processes.clogged,
     e.Unclogged: processes.unclogged,
     e.Replaced: program_rollout.replaced,

@@ -23,7 +23,7 @@ from typing import Final
 import paramiko
 
 from scheduler.drivers.loop import Timer
-from scheduler.drivers.ssh_protocol import LinkDown, LinkUp, Note, Report, SshSettings
+from scheduler.drivers.ssh_protocol import LinkDown, LinkUp, Moved, Note, Report, SshSettings
 from scheduler.errors import WorldError
 from scheduler.ssh.known_hosts import HostKeys
 from scheduler.ssh.log_in import log_in
@@ -233,6 +233,29 @@ class ConnectionPool:
         if connection := self._connection_of.pop(agent, None):
             connection.release(agent)
         self._assign()
+
+    def reread(self) -> None:
+        """Read the configuration again: try at once if the host is down, else report whether it leads elsewhere now."""
+        if self._control():
+            Thread(target=self._compare, daemon=True).start()
+        elif self._back_off is not None:
+            self._back_off.cancel()
+            self._failures = 0
+            self._retry()
+
+    def _compare(self) -> None:
+        """Compare the route of the configuration with that of the connections; blocks, so it runs in a thread."""
+        try:
+            hops = route(self._settings)
+        except WorldError as error:
+            text = f"its connections are kept, as its configuration cannot be followed any more: {error}"
+            self._relay.calls.post(partial(self._report, Note(text)))
+        else:
+            self._relay.calls.post(partial(self._report_if_moved, hops))
+
+    def _report_if_moved(self, hops: list[Hop]) -> None:
+        if any(each.hops != hops for each in self._connections):
+            self._report(Moved(str(hops[-1])))
 
     # ---- sessions
 
