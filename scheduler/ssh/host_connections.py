@@ -240,7 +240,6 @@ class ConnectionPool:
             Thread(target=self._compare, daemon=True).start()
         elif self._back_off is not None:
             self._back_off.cancel()
-            self._failures = 0
             self._retry()
 
     def _compare(self) -> None:

@@ -88,6 +88,16 @@ def test_a_named_key_that_an_agent_holds_is_the_only_one_offered(
     assert is_up(configured(server, f"IdentityFile {server.user_key.path}{suffix}", "IdentitiesOnly yes"))
 
 
+def test_no_other_key_of_an_agent_is_offered_with_identitiesonly(
+    server: Server, configured: Configured, agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (named,) = keys(tmp_path, 1)
+    monkeypatch.setenv("SSH_AUTH_SOCK", agent(named, server.user_key.path))
+    why = why_down(configured(server, f"IdentityFile {named}.pub", "IdentitiesOnly yes"))
+    assert why.endswith(" of the SSH agent)")
+    assert why.count("of the SSH agent") == 1
+
+
 def test_a_named_key_of_an_agent_is_offered_before_its_others(
     serve: Serve, configured: Configured, agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
