@@ -102,7 +102,7 @@ def _choose_algorithms(transport: Transport, hop: Hop, host_keys: HostKeys) -> N
     options.key_types = host_keys.known_first(_common(options.key_types, hop, "hostkeyalgorithms", "HostKeyAlgorithms"))
     ciphers = _common(options.ciphers, hop, "ciphers", "Ciphers")
     options.ciphers = sorted(ciphers, key=lambda name: "gcm" not in name)  # others' MAC is in Python
-    _common(transport.preferred_pubkeys or (), hop, "pubkeyacceptedalgorithms", "PubkeyAcceptedAlgorithms")
+    _common(Transport._preferred_pubkeys, hop, "pubkeyacceptedalgorithms", "PubkeyAcceptedAlgorithms")
 
 
 def _common(ours: Sequence[str], hop: Hop, word: str, option: str) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ def _methods(transport: Transport, user: str) -> list[str]:
     except paramiko.BadAuthenticationType as error:
         return list(error.allowed_types)
     except paramiko.AuthenticationException as error:
-        raise TimeoutError from error
+        raise (TimeoutError if transport.is_active() else EOFError) from error
 
 
 def _try_keys(transport: Transport, hop: Hop, ring: Keyring, methods: list[str]) -> None:
@@ -164,12 +164,12 @@ def _try_keys(transport: Transport, hop: Hop, ring: Keyring, methods: list[str])
         tried.append(each.name)
         try:
             more = transport.auth_publickey(hop.user, each.key)
-        except (ValueError, paramiko.SSHException) as error:
+        except (ValueError, EOFError, OSError, paramiko.SSHException) as error:
             if not transport.is_active():
                 raise WorldError(_why_cut_off(tried)) from error
             if "timeout" in str(error).lower():
                 raise TimeoutError from error
-            if not isinstance(error, paramiko.AuthenticationException):
+            if not isinstance(error, paramiko.AuthenticationException):  # which is a refusal
                 ring.problems.append(f"{each.name}: {error}")
             continue
         if not more:

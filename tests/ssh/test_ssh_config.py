@@ -137,7 +137,7 @@ def test_a_jump_host_is_reached_by_its_own_entry(serve: Serve, join: Join, tmp_p
         ("KexAlgorithms diffie-hellman-group18-sha512", "KexAlgorithms (diffie-hellman-group18-sha512) has nothing"),
         (
             "PubkeyAcceptedAlgorithms sk-ssh-ed25519@openssh.com",
-            "PubkeyAcceptedAlgorithms (sk-ssh-ed25519@openssh.com)",
+            "PubkeyAcceptedAlgorithms (sk-ssh-ed25519@openssh.com) has nothing that can be used here; add one of ssh-",
         ),
         ("IdentityAgent $NO_SUCH_VARIABLE", "IdentityAgent $NO_SUCH_VARIABLE: the SSH process of a host has no such"),
         ("CertificateFile ~/%C", "CertificateFile ~/%C: %C is not followed"),
