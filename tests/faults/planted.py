@@ -183,7 +183,7 @@ FAULTS: Final = (
     ),
     _fault(
         "all_keys_of_an_agent_are_offered",
-        "scheduler/ssh/log_in.py",
+        "scheduler/ssh/keyring.py",
         "if not hop.only_named and public not in named",
         "if public not in named",
         "ssh/test_log_in.py::test_no_other_key_of_an_agent_is_offered_with_identitiesonly",
