@@ -189,7 +189,8 @@ def _keys(config: Config) -> Iterator[Finding]:
         if host.transport == "ssh" and host.identity not in ("", "agent"):
             key = Path(host.identity).expanduser()
             if os.access(key, os.R_OK):
-                yield _private(f"host {name}: identity {key}", key, "600")
+                what = f"host {name}: identity {key}"
+                yield (OK, what) if key.suffix == ".pub" else _private(what, key, "600")  # an agent has the other half
             else:
                 yield FAIL, f"host {name}: identity {key} cannot be read; correct [hosts.{name}] identity, or its owner"
 

@@ -44,6 +44,7 @@ from scheduler.model.events_and_effects import (
     Event,
     ForceKill,
     Gone,
+    HostMoved,
     Keeper,
     Kill,
     LetGo,
@@ -261,7 +262,7 @@ class Processes:
         keep_descriptors()
         for name, host in ssh_hosts(config).items():
             if name not in self._ssh_hosts:
-                self._ssh_hosts[name] = SshHost(loop, name, host, report)
+                self._ssh_hosts[name] = SshHost(loop, name, host, self._host_reports)
 
     def spawn(self, spawn: Spawn) -> None:
         """Start the process of a slot; reports Created or NotCreated, later if that is on another host."""
@@ -338,11 +339,25 @@ class Processes:
         self._retired = [host for host in self._retired if not host.is_over]
         for name, host in list(self._ssh_hosts.items()):
             if name not in hosts or host.settings != settings_of(name, hosts[name]):
-                del self._ssh_hosts[name]
-                self._retired.append(host)
-                host.retire()
+                self._retire(name)
+            else:
+                host.reread()
         for name in hosts.keys() - self._ssh_hosts.keys():
-            self._ssh_hosts[name] = SshHost(self._loop, name, hosts[name], self._report)
+            self._ssh_hosts[name] = SshHost(self._loop, name, hosts[name], self._host_reports)
+
+    def _retire(self, name: str) -> None:
+        """Start nothing more over the connections of a host; its agents live on."""
+        host = self._ssh_hosts.pop(name)
+        self._retired.append(host)
+        host.retire()
+
+    def _host_reports(self, event: Event) -> None:
+        """Report the event of a host over SSH; one that has moved is connected anew."""
+        if isinstance(event, HostMoved):
+            settings = self._ssh_hosts[event.host].settings
+            self._retire(event.host)
+            self._ssh_hosts[event.host] = SshHost(self._loop, event.host, settings, self._host_reports)
+        self._report(event)
 
     def check_programs(self) -> None:
         """Report Replaced or ProgramFound for each type whose program file was replaced; looks at every file."""
@@ -442,7 +457,7 @@ class Processes:
             child.freeze()
 
     def _restored_host(self, snapshot: Mapping[str, Any]) -> SshHost:
-        return SshHost.restored(self._loop, snapshot, self._report, self._died)
+        return SshHost.restored(self._loop, snapshot, self._host_reports, self._died)
 
     def _died(self, slot: int, end: Event) -> None:
         self._children[slot].died(end)

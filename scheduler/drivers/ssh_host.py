@@ -25,7 +25,7 @@ from scheduler.drivers.process_spec import (
 )  # fmt: skip
 from scheduler.drivers.ssh_supervisor import SshProcess
 from scheduler.model.config import AgentType, Config, Host
-from scheduler.model.events_and_effects import Event, Gone, HostDown, HostUp, NotCreated, Spawn
+from scheduler.model.events_and_effects import Event, Gone, HostDown, HostMoved, HostUp, NotCreated, Spawn
 
 log = logging.getLogger(__name__)
 
@@ -155,6 +155,10 @@ class SshHost:
         process = self._processes[id] = RemoteProcess(self._ssh, id, spawn.slot, grace_s, on_start, on_end)
         return process, ends
 
+    def reread(self) -> None:
+        """Read OpenSSH's configuration again; HostMoved is reported if the host is reached otherwise now."""
+        self._ssh.reread()
+
     def retire(self) -> None:
         """Serve the agents that run, and then close; the host is not reported up or down any more."""
         self._is_retired = True
@@ -191,6 +195,8 @@ class SshHost:
                 self._emit(HostUp(self._name))
             case ssh.LinkDown(why, retry_s) if not self._is_retired:
                 self._emit(HostDown(self._name, why, retry_s))
+            case ssh.Moved(to) if not self._is_retired:
+                self._emit(HostMoved(self._name, to))
             case ssh.Note(text):
                 log.warning("host %s: %s", self._name, text)
 

@@ -73,11 +73,16 @@ class Ping:
 
 
 @dataclass(frozen=True, slots=True)
+class Reread:
+    """Read OpenSSH's configuration again: try at once if the host is down, and report Moved if it leads elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Kill all agents, report their ends, and exit."""
 
 
-Request = Start | Signal | Ping | Close
+Request = Start | Signal | Ping | Reread | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +139,20 @@ class LinkDown:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """OpenSSH's configuration leads to another place than the connections that are up, or there in another way."""
+
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A sentence for the log."""
 
     text: str
 
 
-Report = Started | NotStarted | Ended | Lost | LinkUp | LinkDown | Note | Pong
+Report = Started | NotStarted | Ended | Lost | LinkUp | LinkDown | Moved | Note | Pong
 
 REQUESTS: Final[dict[str, type[Request]]] = {kind.__name__: kind for kind in get_args(Request)}
 REPORTS: Final[dict[str, type[Report]]] = {kind.__name__: kind for kind in get_args(Report)}

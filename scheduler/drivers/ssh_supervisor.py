@@ -83,6 +83,7 @@ class SshProcess:
         self._socket: PacketSocket
         self._deaths, self._started_at = 0, loop.now
         self._pings = 0  # since the last report
+        self._rereads = True  # that of a program before us may not know the request
         self._restart_at = 0.0  # while it waits
         if snapshot is None:
             self._start_process()
@@ -122,14 +123,16 @@ class SshProcess:
         """Return what another program needs to go on with it: JSON, with the numbers of descriptors."""
         process = None if self._process is None else [self._process.pid, *self.fds]
         return {
-            "state": self._state.name, "process": process, "deaths": self._deaths, "started_at": self._started_at,
-            "restart_at": self._restart_at, "agents": [[id, is_on] for id, is_on in self._is_started.items()],
+            "state": self._state.name, "process": process, "rereads": self._rereads, "deaths": self._deaths,
+            "started_at": self._started_at, "restart_at": self._restart_at,
+            "agents": [[id, is_on] for id, is_on in self._is_started.items()],
         }  # fmt: skip
 
     def _restore(self, snapshot: Mapping[str, Any]) -> None:
         """Continue with the process of a snapshot, frozen."""
         self._state, self._deaths = LinkState[snapshot["state"]], int(snapshot["deaths"])
         self._started_at, self._restart_at = float(snapshot["started_at"]), float(snapshot["restart_at"])
+        self._rereads = bool(snapshot.get("rereads"))
         self._is_started = {int(id): bool(is_started) for id, is_started in snapshot["agents"]}
         if snapshot["process"] is not None:
             pid, self._pidfd, fd = snapshot["process"]
@@ -165,6 +168,11 @@ class SshProcess:
         """Send a signal to the process group of an agent; harmless when it is gone."""
         if id in self._is_started:
             self._request(ssh.Signal(id, name))
+
+    def reread(self) -> None:
+        """Read OpenSSH's configuration again."""
+        if self._rereads:
+            self._request(ssh.Reread())
 
     def finish(self) -> None:
         """Kill all agents and let the process exit once their ends are reported; it is not started again."""
@@ -224,7 +232,7 @@ class SshProcess:
             raise
         finally:
             theirs.close()
-        self._process = LinkProcess(pid, self._pidfd)
+        self._process, self._rereads = LinkProcess(pid, self._pidfd), True
         # The end of the socket is the death of the process, which makes the pidfd readable.
         self._socket = PacketSocket(self._loop, ours, self._receive, lambda: None)
 

@@ -79,6 +79,14 @@ class HostDown:
 
 
 @dataclass(frozen=True, slots=True)
+class HostMoved:
+    """The name of a host leads to another machine, or there otherwise; what runs goes on where it is."""
+
+    host: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
 class Clogged:
     """The agent does not read: its pipe is full."""
 
@@ -308,7 +316,7 @@ def no_connection(login: str, reason: str) -> str:
 
 
 Event = (
-    Created | NotCreated | Gone | Refused | HostUp | HostDown | Clogged | Unclogged | Replaced
+    Created | NotCreated | Gone | Refused | HostUp | HostDown | HostMoved | Clogged | Unclogged | Replaced
     | ProgramFound | Opened | Fetched | NotExpanded | ConnectionsChanged | StatementAnswered
     | Woken | RowsLost | TablesRead | EndedAndClaimed | Claimed | Saved | Settled | Written | LockedFound | ContentsRead
     | NotSaved | Serve | Adopted | LeaseLost | Drain | Stop | Reloaded

@@ -351,6 +351,7 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
     e.Refused: processes.refused,
     e.HostUp: processes.host_up,
     e.HostDown: processes.host_down,
+    e.HostMoved: processes.host_moved,
     e.Clogged: processes.clogged,
     e.Unclogged: processes.unclogged,
     e.Replaced: program_rollout.replaced,

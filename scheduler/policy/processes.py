@@ -369,6 +369,17 @@ def host_down(state: State, event: e.HostDown, now: float) -> None:
     _host_changed(state, host)
 
 
+def host_moved(state: State, event: e.HostMoved, now: float) -> None:
+    """Start nothing on a host until it is reached anew, and end its processes, which are where its name led before."""
+    host = state.hosts[event.host]
+    host.set_up(False)
+    state.log_message("info", f"host {host.name}: it is {event.to} now, or reached otherwise; its agents are replaced")
+    for slot in state.slots.all:
+        if slot.host is host:
+            slot.dismiss("its host is reached otherwise now", now)
+    _host_changed(state, host)
+
+
 def _host_changed(state: State, host: HostState) -> None:
     state.show_hosts(host)
     state.claims.wake()

@@ -56,6 +56,8 @@ class SshHostProcess:
                     agent.signal(request.name)
             case ssh.Ping():
                 self._report(ssh.Pong())
+            case ssh.Reread():
+                self._pool.reread()
             case ssh.Close():
                 self._is_closing = True
                 for agent in list(self._agents.values()):

@@ -23,11 +23,13 @@ from typing import Final
 import paramiko
 
 from scheduler.drivers.loop import Timer
-from scheduler.drivers.ssh_protocol import LinkDown, LinkUp, Note, Report, SshSettings
+from scheduler.drivers.ssh_protocol import LinkDown, LinkUp, Moved, Note, Report, SshSettings
 from scheduler.errors import WorldError
-from scheduler.ssh.openssh_files import Hop, HostKeys, route
+from scheduler.ssh.known_hosts import HostKeys
+from scheduler.ssh.log_in import log_in
 from scheduler.ssh.paramiko_io import BROKEN, ParamikoSocket, Relay, Stream
 from scheduler.ssh.remote_processes import ControlSession, RemoteAgent, start_control_session
+from scheduler.ssh.routes import Hop, route
 from scheduler.ssh.transport import Transport
 
 JUMP_WINDOW_BYTES: Final = 2_097_152  # a whole connection goes through it
@@ -40,12 +42,19 @@ MAX_DOUBLINGS: Final = 30
 
 
 class Connection:
-    """A connection that is being made, is up, or was: a client and a socket for each hop, and the agents on it."""
+    """A connection that is being made, is up, or was: a transport and a socket for each hop, and the agents on it.
 
-    def __init__(self, settings: SshSettings, relay: Relay, on_closed: Callable[["Connection"], object]) -> None:
+    `hops` are those of a connection that is up, so that all lead to one machine; if there is none they are found anew.
+    """
+
+    def __init__(
+        self, settings: SshSettings, relay: Relay, on_closed: Callable[["Connection"], object], hops: list[Hop]
+    ) -> None:
         self._settings, self._relay, self._on_closed = settings, relay, on_closed
+        self.hops = hops
+        self.notes: list[str] = []  # on what was read
         self._socks: list[ParamikoSocket] = []
-        self._clients: list[paramiko.SSHClient] = []
+        self._transports: list[Transport] = []
         self._control_channel: tuple[paramiko.Channel, str] | None = None  # and its word
         self.is_aborted = False
         self.control: ControlSession | None = None
@@ -58,7 +67,7 @@ class Connection:
     @property
     def transport(self) -> paramiko.Transport:
         """The transport that reaches the host itself."""
-        return self._clients[-1].get_transport()
+        return self._transports[-1]
 
     @property
     def sock(self) -> ParamikoSocket:
@@ -75,7 +84,10 @@ class Connection:
     def make(self, with_control: bool) -> None:
         """Connect, and start a control session. Errors: WorldError; then it is aborted."""
         try:
-            for hop in route(self._settings):
+            self.hops = self.hops or route(self._settings)
+            for hop in self.hops:
+                if self.is_aborted:
+                    raise WorldError("it took too long")
                 self._connect_hop(hop)
             if with_control:
                 self._control_channel = start_control_session(self.transport, self._settings)
@@ -84,19 +96,20 @@ class Connection:
             raise
 
     def _connect_hop(self, hop: Hop) -> None:
-        keys = HostKeys(hop.known_as, hop.known_hosts)
+        keys = HostKeys(hop.known_as, hop.known_hosts, hop.trusting)
+        self.notes += keys.malformed
         try:
-            sock = self._tunnel(hop) if self._clients else self._tcp_socket(hop)
+            sock = self._tunnel(hop) if self._transports else self._tcp_socket(hop)
             calls = self._relay.calls
             self._socks.append(ParamikoSocket(sock, self._relay.loop, calls, lambda: self._on_closed(self)))
-            self._log_in(hop, keys)
+            self._transports.append(log_in(self._socks[-1], hop, keys, self._settings.connect_s))
         except WorldError as error:
             raise WorldError(f"{hop}: {error}") from error
         except (*BROKEN, ValueError) as error:
             raise WorldError(f"{hop}: {_explain(error, self._settings, hop)}") from error
 
     def _tcp_socket(self, hop: Hop) -> socket.socket:
-        sock = socket.create_connection((hop.address, hop.port), self._settings.connect_s)
+        sock = hop.connected(self._settings.connect_s)
         beat_s = max(int(self._settings.beat_s), 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (
@@ -120,34 +133,6 @@ class Connection:
         stream = Stream(self._relay, self.sock, channel, fd, (os.dup(fd),), lambda: None)
         self._relay.calls.post(stream.begin)
         return ours
-
-    def _log_in(self, hop: Hop, keys: HostKeys) -> None:
-        client = paramiko.SSHClient()  # it knows no host keys, so it asks `keys` about any
-        client.set_missing_host_key_policy(keys)
-        self._clients.append(client)
-
-        def transport(sock: ParamikoSocket, **_more: object) -> Transport:
-            made = Transport(sock, self._settings.rekey_bytes)
-            options = made.get_security_options()
-            options.key_types = keys.known_first(options.key_types)
-            options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)  # others' MAC is in Python
-            return made
-
-        limit_s = self._settings.connect_s
-        client.connect(
-            hop.address,
-            hop.port,
-            hop.user,
-            key_filename=list(hop.identities),
-            allow_agent=hop.asks_agent,
-            look_for_keys=hop.looks_for_keys,
-            sock=self.sock,
-            transport_factory=transport,
-            timeout=limit_s,
-            banner_timeout=limit_s,
-            auth_timeout=limit_s,
-            channel_timeout=limit_s,
-        )
 
     # ---- when it is up, in the thread of the loop
 
@@ -234,6 +219,7 @@ class ConnectionPool:
         self._retry_at = 0.0
         self._is_up = False  # as was reported
         self._why_down = ""
+        self._noted: set[str] = set()  # lines of known_hosts that are malformed
         self._connect()
 
     def start(self, agent: RemoteAgent) -> None:
@@ -248,6 +234,28 @@ class ConnectionPool:
         if connection := self._connection_of.pop(agent, None):
             connection.release(agent)
         self._assign()
+
+    def reread(self) -> None:
+        """Read the configuration again: try at once if the host is down, else report whether it leads elsewhere now."""
+        if self._control():
+            Thread(target=self._compare, daemon=True).start()
+        elif self._back_off is not None:
+            self._back_off.cancel()
+            self._retry()
+
+    def _compare(self) -> None:
+        """Compare the route of the configuration with that of the connections; blocks, so it runs in a thread."""
+        try:
+            hops = route(self._settings)
+        except WorldError as error:
+            text = f"its connections are kept, as its configuration cannot be followed any more: {error}"
+            self._relay.calls.post(partial(self._report, Note(text)))
+        else:
+            self._relay.calls.post(partial(self._report_if_moved, hops))
+
+    def _report_if_moved(self, hops: list[Hop]) -> None:
+        if any(each.hops != hops for each in self._connections):
+            self._report(Moved(str(hops[-1])))
 
     # ---- sessions
 
@@ -319,7 +327,8 @@ class ConnectionPool:
     # ---- connections
 
     def _connect(self) -> None:
-        connection = Connection(self._settings, self._relay, self._closed)
+        hops = next((each.hops for each in self._connections), [])
+        connection = Connection(self._settings, self._relay, self._closed, hops)
         limit = self._loop.now + CONNECT_LIMIT * self._settings.connect_s
         self._connecting[connection] = self._loop.at(limit, connection.abort)
         is_one_each = any(each.control and not each.max_agents for each in self._connections)
@@ -347,6 +356,10 @@ class ConnectionPool:
         self._connecting.pop(connection).cancel()
         connection.come_up(self._max_agents, self._lose)
         self._connections.append(connection)
+        for text in dict.fromkeys(connection.notes):
+            if text not in self._noted:
+                self._noted.add(text)
+                self._report(Note(text))
         if self._control() and not self._is_up:
             self._is_up = True
             self._report(LinkUp())

@@ -1,6 +1,7 @@
 """`drover run -t` and `drover agent-check`: each agent is started on each of its hosts: here, far, behind words."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -158,3 +159,30 @@ def test_agent_check_of_an_unknown_type_is_an_error(ask: Ask) -> None:
         2,
         "drover agent-check: the configuration has no agent type rude (it has polite)\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (
+            "ProxyCommand nc %h %p",
+            "ssh_config:2: ProxyCommand of beta cannot be followed: no program is run to reach a",
+        ),
+        ("HostName 127.0.0.1\nMatch Host 127.0.0.1\n Port 1", "root@127.0.0.1:1: Connection refused"),
+        ("IgnoreUnknown Ha*\n HaNoSuchWord 1\n Port many", "ssh_config line 4: Bad port 'many'"),
+    ],
+)
+def test_check_reads_ssh_config_as_ssh_does_and_names_what_it_cannot_follow(
+    ask: Ask, tmp_path: Path, line: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("sshd")  # which comes with ssh
+    (config := tmp_path / "ssh_config").write_text(f"Host beta\n {line}\n")
+    (ssh := tmp_path / "bin" / "ssh").parent.mkdir()  # ssh(1) takes the home of passwd(5), where no test may write
+    ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    done = ask(
+        HERE + '[hosts.beta]\ntransport = "ssh"\naddress = "beta"\nuser = "root"\n' + agent("polite", ["true"]), "check"
+    )
+    assert sentence in done.out
+    assert "host beta: reached" not in done.out

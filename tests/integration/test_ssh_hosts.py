@@ -376,6 +376,51 @@ def test_a_reload_changes_the_transport_of_a_host_t50(
 
 
 @pytest.mark.slow
+def test_a_reload_follows_ssh_config_to_another_machine_and_lets_agents_finish(
+    launch: Launch, beta: Server, record: Path, tmp_path: Path, gate: Path
+) -> None:
+    config = tmp_path / "ssh_config"
+
+    def lead(server: Server) -> None:
+        config.write_text(
+            f"Host name\n HostName 127.0.0.1\n Port {server.port}\n User root\n"
+            f" IdentityFile {server.user_key.path}\n UserKnownHostsFile {server.known_hosts}\n"
+        )
+
+    lead(beta)
+    table = '[hosts.beta]\ntransport = "ssh"\naddress = "name"\n'
+    daemon = launch(ALPHA + table + agent("rec", rec(record), slots=2), ssh={"ssh_config": str(config)})
+    reached(daemon)
+    held = daemon.insert(jq_type="rec", jq_args=f"gate:{gate}", jq_host="beta")
+    await_lines(daemon, record, 1)
+    with serving(tmp_path / "other") as other:
+        daemon.insert(jq_type="command", jq_args="reload", role="drover_operator")
+        lead(other)
+        daemon.insert(jq_type="command", jq_args="reload", role="drover_operator")
+        reached(daemon, times=2)
+        daemon.wait(daemon.insert(jq_type="rec", jq_args="two", jq_host="beta"))
+        assert at_work(other)
+        assert at_work(beta)
+        gate.touch()
+        assert daemon.wait(held)["jq_interruptions"] == 0
+        daemon.until(lambda: not below(beta.process.pid), what="something is left where the name led before")
+    assert hosts(record) == {"beta": 2}
+
+
+@pytest.mark.slow
+def test_a_reload_has_a_host_tried_at_once_that_is_down(
+    launch: Launch, beta: Server, record: Path, tmp_path: Path
+) -> None:
+    (config := tmp_path / "ssh_config").write_text("ProxyCommand none\nPort x\n")
+    slow = {"ssh_config": str(config), "retry_base_s": 3000.0, "retry_max_s": 3000.0}
+    daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record)), ssh=slow)
+    daemon.until(lambda: f"{config} line 2: Bad port 'x'" in daemon.stderr(), what="the line is not named")
+    config.write_text("")
+    daemon.insert(jq_type="command", jq_args="reload", role="drover_operator")
+    reached(daemon)
+
+
+@pytest.mark.slow
 def test_a_host_that_becomes_silent_is_lost_and_reconnected_c56_j73(
     launch: Launch, record: Path, tmp_path: Path, gate: Path
 ) -> None:

@@ -149,7 +149,7 @@ def test_a_host_behind_two_jumps_transfers_megabytes(serve: Serve, join: Join, t
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
-    [("ProxyCommand nc %h %p", "ProxyCommand of alpha is not supported"), ("ProxyJump alpha", "has no end")],
+    [("ProxyCommand nc %h %p", "ProxyCommand of alpha cannot be followed"), ("ProxyJump alpha", "has no end")],
 )
 def test_unsupported_ssh_config_is_reported(
     server: Server, join: Join, tmp_path: Path, options: str, sentence: str

@@ -7,7 +7,8 @@ import pytest
 
 from scheduler.drivers.ssh_protocol import SshSettings
 from scheduler.errors import WorldError
-from scheduler.ssh.openssh_files import HostKeys, route
+from scheduler.ssh.known_hosts import HostKeys
+from scheduler.ssh.routes import route
 
 KEY = paramiko.ECDSAKey.generate()
 
@@ -17,7 +18,7 @@ def is_trusted(name: str, pattern: str, folder: Path) -> bool:
     file = folder / "known_hosts"
     file.write_text(f"{pattern} {KEY.get_name()} {KEY.get_base64()}\n")
     try:
-        HostKeys(name, [file]).missing_host_key(None, name, KEY)
+        HostKeys((name,), [file]).check(KEY)
     except WorldError:
         return False
     return True

@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Host
-from scheduler.model.states import ST_FREE
+from scheduler.model.states import FINISH, ST_FREE
 from scheduler.policy.core import Core
 from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn
 
@@ -56,6 +56,17 @@ def test_work_bound_to_a_host_that_went_down_waits_in_the_queue_c56() -> None:
     down(core, 1.0)
     (row,) = saved(settle(core, 1.0))
     assert (row.pk, row.state, row.text, row.interruptions) == (2, "queued", "host beta is down", None)
+
+
+def test_agents_of_a_host_that_has_moved_finish_and_are_replaced_once_it_is_reached() -> None:
+    core = make_core(hosts=FAR)
+    up(core)
+    slot = ready(core, claim(1))
+    core.handle(e.HostMoved("beta", "root@other:22"), 1.0)
+    assert (slot.job is not None, slot.wanted) == (True, FINISH)
+    assert places(core) == {""}
+    up(core, 2.0)
+    assert places(core) == {"", "beta"}
 
 
 def lost(core: Core, slot: int, now: float = 1.0) -> None:
