@@ -24,9 +24,11 @@ import paramiko
 
 from scheduler.drivers.loop import Timer
 from scheduler.drivers.ssh_protocol import LinkDown, LinkUp, Note, Report, SshSettings
-from scheduler.errors import WorldError
+from scheduler.errors import WorldError, reason
+from scheduler.ssh.connection_troubles import why_not_connected
+from scheduler.ssh.log_in import HeardTransport, KeyLogIn, keys_of
 from scheduler.ssh.openssh_files import Hop, HostKeys, route
-from scheduler.ssh.paramiko_io import BROKEN, ParamikoSocket, Relay, Stream, Transport
+from scheduler.ssh.paramiko_io import BROKEN, ParamikoSocket, Relay, Stream
 from scheduler.ssh.remote_processes import ControlSession, RemoteAgent, start_control_session
 
 JUMP_WINDOW_BYTES: Final = 2_097_152  # a whole connection goes through it
@@ -45,6 +47,7 @@ class Connection:
         self._settings, self._relay, self._on_closed = settings, relay, on_closed
         self._socks: list[ParamikoSocket] = []
         self._clients: list[paramiko.SSHClient] = []
+        self._server: HeardTransport | None = None  # of the last hop, once it has one
         self._control_channel: tuple[paramiko.Channel, str] | None = None  # and its word
         self.is_aborted = False
         self.control: ControlSession | None = None
@@ -84,6 +87,7 @@ class Connection:
 
     def _connect_hop(self, hop: Hop) -> None:
         keys = HostKeys(hop.known_as, hop.known_hosts)
+        self._server = None
         try:
             sock = self._tunnel(hop) if self._clients else self._tcp_socket(hop)
             calls = self._relay.calls
@@ -92,7 +96,8 @@ class Connection:
         except WorldError as error:
             raise WorldError(f"{hop}: {error}") from error
         except (*BROKEN, ValueError) as error:
-            raise WorldError(f"{hop}: {_explain(error, self._settings, hop)}") from error
+            why = why_not_connected(error, hop, self._settings.connect_s, self._server)
+            raise WorldError(f"{hop}: {why}") from error
 
     def _tcp_socket(self, hop: Hop) -> socket.socket:
         sock = socket.create_connection((hop.address, hop.port), self._settings.connect_s)
@@ -125,8 +130,8 @@ class Connection:
         client.set_missing_host_key_policy(keys)
         self._clients.append(client)
 
-        def transport(sock: ParamikoSocket, **_more: object) -> Transport:
-            made = Transport(sock)
+        def transport(sock: ParamikoSocket, **_more: object) -> HeardTransport:
+            made = self._server = HeardTransport(sock)
             options = made.get_security_options()
             options.key_types = keys.known_first(options.key_types)
             options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)  # others' MAC is in Python
@@ -137,9 +142,7 @@ class Connection:
             hop.address,
             hop.port,
             hop.user,
-            key_filename=list(hop.identities),
-            allow_agent=hop.asks_agent,
-            look_for_keys=hop.looks_for_keys,
+            auth_strategy=KeyLogIn(hop.user, keys_of(hop)),
             sock=self.sock,
             transport_factory=transport,
             timeout=limit_s,
@@ -188,34 +191,9 @@ class Connection:
     def why_closed(self) -> str:
         """Return why it has ended, if we did not end it."""
         error = self.transport.get_exception()
-        if isinstance(error, ConnectionError) and error.strerror:
-            return f"the connection broke: {error.strerror}"
         if error is None or isinstance(error, EOFError):
             return "the host closed the connection"
-        return f"the connection broke: {error}"
-
-
-def _explain(error: Exception, settings: SshSettings, hop: Hop) -> str:
-    match error:
-        case paramiko.PasswordRequiredException():
-            return "its key is protected by a passphrase, and the daemon cannot ask for it; load it into an SSH agent"
-        case paramiko.AuthenticationException() if "timeout" not in str(error).lower():
-            agent = ["those of the SSH agent"] * hop.asks_agent
-            usual = ["~/.ssh/id_*"] * hop.looks_for_keys
-            return f"none of our keys is accepted ({', '.join([*hop.identities, *agent, *usual]) or 'there is none'})"
-        case paramiko.ChannelException():
-            return f"the host before it does not let us through ({error})"
-        case socket.gaierror():
-            return f"its name cannot be resolved ({error.strerror})"
-        case TimeoutError():
-            return f"no answer within {settings.connect_s:g} s"
-        case FileNotFoundError():
-            return f"the key file {error.filename} does not exist"
-        case EOFError():
-            return "it closed the connection while it was being made"
-        case OSError():
-            return error.strerror or str(error)
-    return str(error)
+        return f"the connection broke: {reason(error)}"
 
 
 class ConnectionPool:
@@ -290,9 +268,9 @@ class ConnectionPool:
         except BROKEN as error:
             # Of refusals at once paramiko explains only one.
             if transport.is_active() and "Timeout" not in str(error):
-                post(partial(self._session_refused, connection, agent, str(error)))
+                post(partial(self._session_refused, connection, agent, reason(error)))
             else:
-                post(partial(agent.refuse, f"no session: {error or 'the connection broke'}"))
+                post(partial(agent.refuse, f"no session: {reason(error)}"))
         else:
             post(partial(self._session_opened, connection, agent, control))
 
@@ -332,7 +310,7 @@ class ConnectionPool:
         except WorldError as error:
             post(partial(self._failed, connection, str(error)))
         except Exception as error:  # noqa: BLE001  (what a server may send to paramiko has no end)
-            post(partial(self._failed, connection, f"{type(error).__name__}: {error}"))
+            post(partial(self._failed, connection, f"{type(error).__name__}: {reason(error)}"))
         else:
             post(partial(self._connected, connection))
 
