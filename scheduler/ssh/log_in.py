@@ -16,7 +16,7 @@ import paramiko
 from scheduler.errors import WorldError, reason
 from scheduler.ssh.connection_troubles import Heard, listed, told
 from scheduler.ssh.openssh_files import Hop
-from scheduler.ssh.paramiko_io import Transport
+from scheduler.ssh.paramiko_io import BROKEN, Transport
 
 KEYS: Final = "publickey"
 CURVE: Final = "curve25519-sha256"
@@ -110,12 +110,15 @@ class KeyLogIn:
             return list(call())
         except paramiko.BadAuthenticationType as error:
             return list(error.allowed_types) if not key else None
-        except paramiko.AuthenticationException as error:
-            if transport.is_active() and str(error) != LATE:
+        except BROKEN as error:
+            if transport.is_active() and isinstance(error, paramiko.AuthenticationException) and str(error) != LATE:
                 return None if key else [KEYS]
-            if key and SHUT in str(error):
+            if transport.auth_handler is not None and transport.auth_handler.is_authenticated():
+                raise WorldError(told("cut off")) from error
+            is_shut = SHUT in str(error) or isinstance(error, (EOFError, ConnectionError))
+            if is_shut and key:
                 raise WorldError(told("too many keys", keys=listed([*self._refused, key]))) from error
-            if SHUT in str(error):
+            if is_shut:
                 raise EOFError from error
             raise
 

@@ -56,7 +56,8 @@ def start_control_session(transport: paramiko.Transport, settings: SshSettings) 
         channel.exec_command(control_command(word, settings.lease_s))
         await_reply(channel, LoginOutput(word), settings)
     except BROKEN as error:
-        trouble = trouble if transport.is_active() else "cut off"
+        is_lost = not transport.is_active() or transport.saved_exception is not None  # that comes first
+        trouble = "cut off" if is_lost else trouble
         raise WorldError(f"{NO_COMMANDS}: {told(trouble, why=text_of(error), who=account)}") from error
     except WorldError as error:
         raise WorldError(f"{NO_COMMANDS}: {error}") from error

@@ -92,8 +92,7 @@ def test_what_a_library_prints_is_a_note(child: Child, capfd: pytest.CaptureFixt
 def test_a_library_that_asks_gets_no_request_and_no_answer(child: Child) -> None:
     child.ping()
     child.until(ssh.Pong)
-    child.until(Note)
-    assert "EOFError: EOF when reading a line" in child.notes()[0]
+    turn_until(child.loop, lambda: "EOFError: EOF when reading a line" in "".join(child.notes()))
 
 
 @pytest.mark.parametrize("child", ["os.write(1, b'x' * 60000)"], indirect=True)
@@ -106,9 +105,10 @@ def test_more_than_some_notes_of_what_is_printed_are_dropped(child: Child) -> No
 
 
 def test_traceback_of_what_ends_the_ssh_process_is_not_lost() -> None:
-    _ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     program = [sys.executable, "-P", "-m", "scheduler.ssh", '{"no": "setting"}']
-    done = subprocess.run(program, stdin=theirs, capture_output=True, text=True, check=False)
+    with ours, theirs:
+        done = subprocess.run(program, stdin=theirs, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert "TypeError: SshSettings.__init__() got an unexpected keyword argument 'no'" in done.stderr
 

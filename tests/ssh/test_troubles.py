@@ -4,7 +4,7 @@ import re
 import socket
 import string
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -91,7 +91,7 @@ class Place:
         """Return how a socket is reached that says this to each client, and then closes the connection."""
 
         def answer(client: socket.socket) -> None:
-            with client:
+            with client, suppress(OSError):  # it has closed the connection
                 client.sendall(text)
                 client.shutdown(socket.SHUT_WR)
                 while client.recv(1000):
@@ -107,7 +107,8 @@ class Place:
         def answer(client: socket.socket) -> None:
             transport = paramiko.Transport(client, disabled_algorithms={"pubkeys": disabled})
             transport.add_server_key(paramiko.ECDSAKey(filename=str(host_key.path)))
-            transport.start_server(server=kind())
+            with suppress(paramiko.SSHException, EOFError, OSError):  # it has closed the connection
+                transport.start_server(server=kind())
             transport.join()
 
         return self._listener(answer, known_hosts=str(self.folder / "known"), identity=str(self.key("rsa")))
