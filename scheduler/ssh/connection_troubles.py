@@ -56,6 +56,10 @@ TROUBLES: Final[dict[str, tuple[str, str]]] = {
         "no common {kind}: it offers {theirs}; we know {ours}",
         "allow one of ours in its sshd_config ({option})",
     ),
+    "late": (
+        "it is not connected after {seconds:g} s",
+        "its sshd hangs or is slow: its log may say more",
+    ),
     "other": (
         "the connection cannot be made ({why})",
         "the log of its sshd may say more",

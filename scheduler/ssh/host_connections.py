@@ -25,7 +25,7 @@ import paramiko
 from scheduler.drivers.loop import Timer
 from scheduler.drivers.ssh_protocol import LinkDown, LinkUp, Note, Report, SshSettings
 from scheduler.errors import WorldError, reason
-from scheduler.ssh.connection_troubles import why_not_connected
+from scheduler.ssh.connection_troubles import told, why_not_connected
 from scheduler.ssh.log_in import HeardTransport, KeyLogIn, keys_of
 from scheduler.ssh.openssh_files import Hop, HostKeys, route
 from scheduler.ssh.paramiko_io import BROKEN, ParamikoSocket, Relay, Stream
@@ -49,7 +49,7 @@ class Connection:
         self._clients: list[paramiko.SSHClient] = []
         self._server: HeardTransport | None = None  # of the last hop, once it has one
         self._control_channel: tuple[paramiko.Channel, str] | None = None  # and its word
-        self.is_aborted = False
+        self.is_aborted = self.is_late = False
         self.control: ControlSession | None = None
         self.agents: set[RemoteAgent] = set()
         self.max_agents = 0  # at once
@@ -71,6 +71,11 @@ class Connection:
         self.is_aborted = True
         for sock in self._socks:
             sock.shut_down()
+
+    def give_up(self) -> None:
+        """End it: making it takes too long."""
+        self.is_late = True
+        self.abort()
 
     # ---- while it is being made, in a thread of its own
 
@@ -298,7 +303,7 @@ class ConnectionPool:
     def _connect(self) -> None:
         connection = Connection(self._settings, self._relay, self._closed)
         limit = self._loop.now + CONNECT_LIMIT * self._settings.connect_s
-        self._connecting[connection] = self._loop.at(limit, connection.abort)
+        self._connecting[connection] = self._loop.at(limit, connection.give_up)
         is_one_each = any(each.control and not each.max_agents for each in self._connections)
         Thread(target=self._make, args=(connection, not is_one_each), daemon=True).start()
 
@@ -316,10 +321,10 @@ class ConnectionPool:
 
     def _connected(self, connection: Connection) -> None:
         if connection.is_aborted:
-            self._failed(connection, "it took too long")
+            self._failed(connection, "it was given up")
             return
         if not connection.transport.is_active():
-            self._failed(connection, "it closed the connection at once")
+            self._failed(connection, told("cut off"))
             return
         self._connecting.pop(connection).cancel()
         connection.come_up(self._max_agents, self._lose)
@@ -333,6 +338,8 @@ class ConnectionPool:
     def _failed(self, connection: Connection, why: str) -> None:
         self._connecting.pop(connection).cancel()
         connection.abort()
+        if connection.is_late:  # what broke was our own doing
+            why = told("late", seconds=CONNECT_LIMIT * self._settings.connect_s)
         if self._control():
             self._report(Note(f"no further connection: {why}"))
         self._retry_later(why)

@@ -7,7 +7,7 @@ import pytest
 from scheduler.drivers.ssh_protocol import Ended, LinkDown, LinkUp, Lost
 from tests.needs import SFTP_SERVER, need
 from tests.ssh.conftest import Join, Serve
-from tests.ssh.sshd import Server
+from tests.ssh.sshd import Keys, Server
 
 HARDENED = {
     "KexAlgorithms": "curve25519-sha256",
@@ -133,3 +133,34 @@ def test_an_agent_whose_login_prints_without_end_brings_its_host_down(serve: Ser
     down: LinkDown = host.await_report(LinkDown)
     assert "it printed 'Welcome\\nWelcome" in down.why
     assert "over 1024 KiB without the reply of our script" in down.why
+
+
+def with_keys(server: Server, tmp_path: Path, count: int) -> dict[str, object]:
+    """Return settings by which so many keys are offered, all of which the server takes."""
+    keys = [Keys(tmp_path / f"key{number}") for number in range(count)]
+    (server.folder / "authorized_keys").write_text("".join(f"{key.public}\n" for key in keys))
+    config = tmp_path / "config"
+    config.write_text("".join(f"IdentityFile {key.path}\n" for key in keys))
+    return {"identity": "", "ssh_config": str(config)}
+
+
+def test_a_server_that_wants_two_keys_gets_two(serve: Serve, join: Join, tmp_path: Path) -> None:
+    server = serve(AuthenticationMethods="publickey,publickey")
+    serves_an_agent(server, join, **with_keys(server, tmp_path, 2))
+
+
+def test_a_server_that_wants_another_key_than_ours_says_so(serve: Serve, join: Join, tmp_path: Path) -> None:
+    server = serve(AuthenticationMethods="publickey,publickey")
+    why = why_down(server, join, **with_keys(server, tmp_path, 1))
+    assert f"it accepts {tmp_path}/key0, but wants another key as well" in why
+
+
+@pytest.mark.parametrize("text", ["", "hello\n"], ids=["empty", "no key"])
+def test_a_key_file_that_is_of_no_use_keeps_no_other_key_back(
+    serve: Serve, join: Join, tmp_path: Path, text: str
+) -> None:
+    server = serve()
+    config, wrong = tmp_path / "config", tmp_path / "wrong"
+    wrong.write_text(text)
+    config.write_text(f"IdentityFile {wrong}\nIdentityFile {server.user_key.path}\n")
+    serves_an_agent(server, join, identity="", ssh_config=str(config))

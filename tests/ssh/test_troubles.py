@@ -1,6 +1,7 @@
 """Each trouble with a host has its sentence and says what to do next: provoked by a real sshd, or a real socket."""
 
 import re
+import select
 import socket
 import string
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,15 @@ class FileServer(paramiko.ServerInterface):  # type: ignore[misc]
 
     def check_channel_request(self, kind: str, chanid: int) -> int:
         return paramiko.common.OPEN_SUCCEEDED
+
+
+class HangingServer(FileServer):
+    """A server that lets everybody in, and answers nothing after that."""
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        closed = select.poll()
+        closed.register(channel.get_transport().sock, select.POLLRDHUP)
+        return not closed.poll()
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,9 @@ class Place:
 
         return self._listener(answer, **settings)
 
-    def serving(self, kind: type[paramiko.ServerInterface], disabled: Sequence[str] = ()) -> SshSettings:
+    def serving(
+        self, kind: type[paramiko.ServerInterface], disabled: Sequence[str] = (), **settings: object
+    ) -> SshSettings:
         """Return how a server of paramiko is reached, for what sshd does not do."""
         host_key = Keys(self.folder / "host_key", "ecdsa")
         (self.folder / "known").write_text(f"* {host_key.public}\n")
@@ -111,7 +123,7 @@ class Place:
                 transport.start_server(server=kind())
             transport.join()
 
-        return self._listener(answer, known_hosts=str(self.folder / "known"), identity=str(self.key("rsa")))
+        return self._listener(answer, known_hosts=str(self.folder / "known"), identity=str(self.key("rsa")), **settings)
 
     def full(self) -> SshSettings:
         """Return how a socket is reached that takes no connection any more."""
@@ -178,6 +190,7 @@ BY_TROUBLE: dict[str, Callable[[Place], SshSettings]] = {
     "silent": lambda place: place.deaf(),
     "closed": lambda place: place.busy(),
     "algorithms": lambda place: place.serve(Ciphers="chacha20-poly1305@openssh.com").settings(),
+    "late": lambda place: place.serving(HangingServer, connect_s=0.5),
     "other": lambda place: place.saying(b"SSH-1.5-old\r\n"),
     "not forwarded": lambda place: place.behind(place.server.port, AllowTcpForwarding="no"),
     "not reached from there": lambda place: place.behind(free_port()),
