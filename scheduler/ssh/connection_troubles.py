@@ -20,6 +20,7 @@ from scheduler.ssh.remote_scripts import shown
 
 PROHIBITED: Final = 1  # codes of ChannelException, RFC 4254 5.1
 LISTED: Final = 8  # algorithms of each side in a message
+FIELD_CHARACTERS: Final = 1000  # of what is put into a sentence
 
 # By name: what is wrong, and what to do next. drover(8) lists them: a test compares.
 TROUBLES: Final[dict[str, tuple[str, str]]] = {
@@ -160,16 +161,23 @@ ALGORITHMS: Final = {
 }
 NO_ALGORITHM: Final = ("ext-info-", "kex-strict-")  # in the list of key exchanges
 BAD_VERSION: Final = "Error reading SSH protocol banner"  # of paramiko
-# what it says when a server has not answered
+# What paramiko says when a server has not answered.
 LATE: Final = ("No existing session", "Timeout opening channel.", "Authentication timeout.")
 REFUSALS: Final = ("MaxStartups", "Not allowed at this time")  # lines of an sshd that closes the connection
 NO_WAY: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EACCES})
 
 
 def told(trouble: str, **words: object) -> str:
-    """Return the sentence of a trouble and what to do next."""
+    """Return the sentence of a trouble and what to do next; what a server says may be long, and any text."""
     sentence, next_step = TROUBLES[trouble]
-    return f"{sentence.format_map(words)}: {next_step.format_map(words)}"
+    plain = {name: _plain(word) if isinstance(word, str) else word for name, word in words.items()}
+    return f"{sentence.format_map(plain)}: {next_step.format_map(plain)}"
+
+
+def _plain(text: str) -> str:
+    """Return the beginning of a text, without control characters."""
+    first = text if len(text) <= FIELD_CHARACTERS else f"{text[:FIELD_CHARACTERS]}..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in first)
 
 
 def text_of(error: Exception) -> str:

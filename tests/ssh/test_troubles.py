@@ -31,6 +31,13 @@ class KeyServer(paramiko.ServerInterface):  # type: ignore[misc]
         return "publickey"
 
 
+class TalkingServer(paramiko.ServerInterface):  # type: ignore[misc]
+    """A server that wants methods with impossible names."""
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "password\0\x1b[31m\n" * 10_000
+
+
 class FileServer(paramiko.ServerInterface):  # type: ignore[misc]
     """A server that lets everybody in, and runs no command: as of accounts for file transfers."""
 
@@ -239,6 +246,13 @@ def test_each_trouble_is_told_with_its_sentence_and_what_to_do(place: Place, joi
     why = why_down(BY_TROUBLE[trouble](place), join)
     print(f"{trouble}\t{why}")
     assert re.search(": ".join(map(pattern, TROUBLES[trouble])), why), why
+
+
+def test_what_a_server_says_is_short_and_printable_in_a_reason(place: Place, join: Join) -> None:
+    why = why_down(place.serving(TalkingServer), join)
+    assert r"it takes no keys, but password\x00\x1b[31m\npassword\x00" in why
+    assert why.isprintable()
+    assert len(why) < 3000
 
 
 def test_every_trouble_of_the_table_is_provoked() -> None:
