@@ -219,6 +219,8 @@ def why_not_connected(error: Exception, hop: Hop, connect_s: float, transport: A
             return _why_no_ssh(error, heard, words)
         case paramiko.SSHException():
             return told("no answer" if str(error) in LATE else "other", **words)
+        case TimeoutError() if transport is not None and not heard.version:
+            return told("silent", **words)
     return told(_trouble_of(error), **words)
 
 

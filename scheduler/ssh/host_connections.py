@@ -25,8 +25,9 @@ import paramiko
 from scheduler.drivers.loop import Timer
 from scheduler.drivers.ssh_protocol import LinkDown, LinkUp, Note, Report, SshSettings
 from scheduler.errors import WorldError, reason
+from scheduler.ssh.authentication import KeyLogIn, keys_of
 from scheduler.ssh.connection_troubles import told, why_not_connected
-from scheduler.ssh.log_in import HeardTransport, KeyLogIn, keys_of
+from scheduler.ssh.heard_transport import HeardTransport
 from scheduler.ssh.openssh_files import Hop, HostKeys, route
 from scheduler.ssh.paramiko_io import BROKEN, ParamikoSocket, Relay, Stream
 from scheduler.ssh.remote_processes import ControlSession, RemoteAgent, start_control_session

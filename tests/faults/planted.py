@@ -438,7 +438,7 @@ FAULTS: Final = (
     ),
     _fault(
         "key_that_is_not_enough_counts_as_refused",
-        "scheduler/ssh/log_in.py",
+        "scheduler/ssh/authentication.py",
         "        self._accepted.append(key.name)\n",
         "        self._refused.append(key.name)\n",
         "ssh/test_descriptors.py::test_host_that_wants_a_second_factor_answers_every_request",

@@ -14,47 +14,15 @@ from typing import Any, Final
 import paramiko
 
 from scheduler.errors import WorldError, reason
-from scheduler.ssh.connection_troubles import Heard, listed, told
+from scheduler.ssh.connection_troubles import listed, told
 from scheduler.ssh.openssh_files import Hop
-from scheduler.ssh.paramiko_io import BROKEN, Transport
+from scheduler.ssh.paramiko_io import BROKEN
 
 KEYS: Final = "publickey"
-CURVE: Final = "curve25519-sha256"
 LATE: Final = "Authentication timeout."  # of paramiko
 SHUT: Final = "transport shut down"  # of paramiko: the server has closed the connection
 USUAL_KEYS: Final = ("id_rsa", "id_ecdsa", "id_ed25519")
 KINDS: Final = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
-MOST_LINES: Final = 10  # before the version of a server
-
-
-class HeardTransport(Transport):
-    """A transport that remembers what the server said before the log-in, for messages.
-
-    It knows curve25519-sha256 by that name too (RFC 8731): some servers offer nothing else.
-    """
-
-    _kex_info: Final = {**Transport._kex_info, CURVE: Transport._kex_info[f"{CURVE}@libssh.org"]}
-    _preferred_kex: Final = (*Transport._preferred_kex[:1], CURVE, *Transport._preferred_kex[1:])
-
-    def __init__(self, *args: Any, **keys: Any) -> None:
-        super().__init__(*args, **keys)
-        self.heard = Heard()
-        self._readline = self.packetizer.readline
-        self.packetizer.readline = self._heard_line
-
-    def _heard_line(self, limit_s: float) -> str:
-        line: str = self._readline(limit_s)
-        if line.startswith("SSH-"):
-            self.heard.version = line
-        else:
-            self.heard.lines = [*self.heard.lines, line][:MOST_LINES]
-        return line
-
-    def _really_parse_kex_init(self, message: paramiko.Message, ignore_first_byte: bool = False) -> dict[str, Any]:
-        parsed: dict[str, Any] = super()._really_parse_kex_init(message, ignore_first_byte)
-        if not ignore_first_byte:  # else it is what we have sent
-            self.heard.algorithms = {name: list(words) for name, words in parsed.items() if isinstance(words, list)}
-        return parsed
 
 
 @dataclass(frozen=True, slots=True)
