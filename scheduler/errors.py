@@ -4,6 +4,8 @@ Library errors are translated at the driver's edge, keeping their cause. The mes
 and what next.
 """
 
+UNTOLD = {EOFError: "the other side has closed it", TimeoutError: "no answer in time"}  # what has no text says
+
 
 class DroverError(Exception):
     """Anything that Drover itself raises."""
@@ -31,3 +33,9 @@ class SchemaOutdatedError(WorldError):
 
 class BugError(DroverError):
     """A mistake in Drover: quarantine what it touched, and log an error that asks for a report."""
+
+
+def reason(error: BaseException) -> str:
+    """Return what an error says, and never nothing: many have no text."""
+    text = (getattr(error, "strerror", None) or str(error)).strip()
+    return text or next((words for kind, words in UNTOLD.items() if isinstance(error, kind)), type(error).__name__)

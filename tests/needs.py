@@ -3,8 +3,10 @@
 import importlib.util
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,6 +22,13 @@ def _has_postgres() -> bool:
 def _runs(*argv: str) -> bool:
     """Return whether a program is here and may do what it does: containers often forbid tracing."""
     return shutil.which(argv[0]) is not None and subprocess.run(argv, check=False, capture_output=True).returncode == 0
+
+
+def _has_ipv6() -> bool:
+    with suppress(OSError), socket.socket(socket.AF_INET6) as server:
+        server.bind(("::1", 0))
+        return True
+    return False
 
 
 def _faketime() -> Path | None:
@@ -62,6 +71,7 @@ mount -t overlay overlay -o lowerdir=/,upperdir=u,workdir=w r
 # Where Debian, npm and others put packages for all users; the program looks in none of these by itself.
 NODE_PATH = "/usr/share/nodejs:/usr/lib/node_modules:/usr/local/lib/node_modules"
 FAKETIME = _faketime()
+SFTP_SERVER = Path("/usr/lib/openssh/sftp-server")
 CHROMIUM = shutil.which("chromium")
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
@@ -87,7 +97,9 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "valgrind": lambda: shutil.which("valgrind") is not None,
     "libfaketime": lambda: FAKETIME is not None,
     "sshd": _has_sshd,
+    "sftp-server": SFTP_SERVER.exists,
     "slurm": _has_slurm,
+    "ipv6": _has_ipv6,
     "netns": lambda: _runs("unshare", "--net", "--mount", "ip", "link", "set", "lo", "up"),
     "uts": lambda: _runs("unshare", "--uts", "hostname", "elsewhere"),
     "pid namespace": lambda: os.geteuid() == 0 and _runs("unshare", "--pid", "--fork", "--mount-proc", "true"),

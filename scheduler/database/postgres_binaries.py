@@ -52,8 +52,8 @@ def examine(place: Path) -> Binaries:
     """Return what the binaries of a directory are; nothing is raised, they may be missing or of another machine."""
     try:
         done = subprocess.run(
-            [place / "postgres", "-V"], capture_output=True, text=True, errors="replace", timeout=VERSION_LIMIT_S,
-            check=False,
+            [place / "postgres", "-V"], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=VERSION_LIMIT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return Binaries(place, problem=str(error))

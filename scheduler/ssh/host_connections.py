@@ -24,13 +24,14 @@ import paramiko
 
 from scheduler.drivers.loop import Timer
 from scheduler.drivers.ssh_protocol import LinkDown, LinkUp, Moved, Note, Report, SshSettings
-from scheduler.errors import WorldError
+from scheduler.errors import WorldError, reason
+from scheduler.ssh.connection_troubles import told, why_not_connected
+from scheduler.ssh.heard_transport import HeardTransport
 from scheduler.ssh.known_hosts import HostKeys
-from scheduler.ssh.log_in import log_in
+from scheduler.ssh.log_in import log_in, unused_keys
 from scheduler.ssh.paramiko_io import BROKEN, ParamikoSocket, Relay, Stream
 from scheduler.ssh.remote_processes import ControlSession, RemoteAgent, start_control_session
 from scheduler.ssh.routes import Hop, route
-from scheduler.ssh.transport import Transport
 
 JUMP_WINDOW_BYTES: Final = 2_097_152  # a whole connection goes through it
 SWEEP_S: Final = 1.0  # for which sshd may still count a session that has ended
@@ -54,9 +55,9 @@ class Connection:
         self.hops = hops
         self.notes: list[str] = []  # on what was read
         self._socks: list[ParamikoSocket] = []
-        self._transports: list[Transport] = []
+        self._transports: list[HeardTransport] = []
         self._control_channel: tuple[paramiko.Channel, str] | None = None  # and its word
-        self.is_aborted = False
+        self.is_aborted = self.is_late = False
         self.control: ControlSession | None = None
         self.agents: set[RemoteAgent] = set()
         self.max_agents = 0  # at once
@@ -79,6 +80,11 @@ class Connection:
         for sock in self._socks:
             sock.shut_down()
 
+    def give_up(self) -> None:
+        """End it: making it takes too long."""
+        self.is_late = True
+        self.abort()
+
     # ---- while it is being made, in a thread of its own
 
     def make(self, with_control: bool) -> None:
@@ -98,15 +104,19 @@ class Connection:
     def _connect_hop(self, hop: Hop) -> None:
         keys = HostKeys(hop.known_as, hop.known_hosts, hop.trusting)
         self.notes += keys.malformed
+        transport = None
         try:
             sock = self._tunnel(hop) if self._transports else self._tcp_socket(hop)
             calls = self._relay.calls
             self._socks.append(ParamikoSocket(sock, self._relay.loop, calls, lambda: self._on_closed(self)))
-            self._transports.append(log_in(self._socks[-1], hop, keys, self._settings.connect_s))
+            transport = HeardTransport(self._socks[-1], self._settings.rekey_bytes, unused_keys(hop))
+            log_in(transport, hop, keys, self._settings.connect_s)
+            self._transports.append(transport)
         except WorldError as error:
             raise WorldError(f"{hop}: {error}") from error
         except (*BROKEN, ValueError) as error:
-            raise WorldError(f"{hop}: {_explain(error, self._settings, hop)}") from error
+            why = why_not_connected(error, hop, self._settings.connect_s, transport)
+            raise WorldError(f"{hop}: {why}") from error
 
     def _tcp_socket(self, hop: Hop) -> socket.socket:
         sock = hop.connected(self._settings.connect_s)
@@ -174,34 +184,9 @@ class Connection:
     def why_closed(self) -> str:
         """Return why it has ended, if we did not end it."""
         error = self.transport.get_exception()
-        if isinstance(error, ConnectionError) and error.strerror:
-            return f"the connection broke: {error.strerror}"
         if error is None or isinstance(error, EOFError):
             return "the host closed the connection"
-        return f"the connection broke: {error}"
-
-
-def _explain(error: Exception, settings: SshSettings, hop: Hop) -> str:
-    match error:
-        case paramiko.PasswordRequiredException():
-            return "its key is protected by a passphrase, and the daemon cannot ask for it; load it into an SSH agent"
-        case paramiko.AuthenticationException() if "timeout" not in str(error).lower():
-            agent = ["those of the SSH agent"] * hop.asks_agent
-            usual = ["~/.ssh/id_*"] * hop.looks_for_keys
-            return f"none of our keys is accepted ({', '.join([*hop.identities, *agent, *usual]) or 'there is none'})"
-        case paramiko.ChannelException():
-            return f"the host before it does not let us through ({error})"
-        case socket.gaierror():
-            return f"its name cannot be resolved ({error.strerror})"
-        case TimeoutError():
-            return f"no answer within {settings.connect_s:g} s"
-        case FileNotFoundError():
-            return f"the key file {error.filename} does not exist"
-        case EOFError():
-            return "it closed the connection while it was being made"
-        case OSError():
-            return error.strerror or str(error)
-    return str(error)
+        return f"the connection broke: {reason(error)}"
 
 
 class ConnectionPool:
@@ -299,9 +284,9 @@ class ConnectionPool:
         except BROKEN as error:
             # Of refusals at once paramiko explains only one.
             if transport.is_active() and "Timeout" not in str(error):
-                post(partial(self._session_refused, connection, agent, str(error)))
+                post(partial(self._session_refused, connection, agent, reason(error)))
             else:
-                post(partial(agent.refuse, f"no session: {error or 'the connection broke'}"))
+                post(partial(agent.refuse, f"no session: {reason(error)}"))
         else:
             post(partial(self._session_opened, connection, agent, control))
 
@@ -330,7 +315,7 @@ class ConnectionPool:
         hops = next((each.hops for each in self._connections), [])
         connection = Connection(self._settings, self._relay, self._closed, hops)
         limit = self._loop.now + CONNECT_LIMIT * self._settings.connect_s
-        self._connecting[connection] = self._loop.at(limit, connection.abort)
+        self._connecting[connection] = self._loop.at(limit, connection.give_up)
         is_one_each = any(each.control and not each.max_agents for each in self._connections)
         Thread(target=self._make, args=(connection, not is_one_each), daemon=True).start()
 
@@ -342,16 +327,16 @@ class ConnectionPool:
         except WorldError as error:
             post(partial(self._failed, connection, str(error)))
         except Exception as error:  # noqa: BLE001  (what a server may send to paramiko has no end)
-            post(partial(self._failed, connection, f"{type(error).__name__}: {error}"))
+            post(partial(self._failed, connection, f"{type(error).__name__}: {reason(error)}"))
         else:
             post(partial(self._connected, connection))
 
     def _connected(self, connection: Connection) -> None:
         if connection.is_aborted:
-            self._failed(connection, "it took too long")
+            self._failed(connection, "it was given up")
             return
         if not connection.transport.is_active():
-            self._failed(connection, "it closed the connection at once")
+            self._failed(connection, told("cut off"))
             return
         self._connecting.pop(connection).cancel()
         connection.come_up(self._max_agents, self._lose)
@@ -369,6 +354,8 @@ class ConnectionPool:
     def _failed(self, connection: Connection, why: str) -> None:
         self._connecting.pop(connection).cancel()
         connection.abort()
+        if connection.is_late:  # what broke was our own doing
+            why = told("late", seconds=CONNECT_LIMIT * self._settings.connect_s)
         if self._control():
             self._report(Note(f"no further connection: {why}"))
         self._retry_later(why)

@@ -15,6 +15,8 @@ import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import PublicBlob
 
+from scheduler.errors import reason
+from scheduler.ssh.connection_troubles import told
 from scheduler.ssh.routes import Hop
 
 KINDS: Final = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
@@ -79,7 +81,7 @@ def agent_of(hop: Hop, limit_s: float) -> tuple[Agent | None, list[str]]:
     try:
         return (Agent(hop.agent, limit_s) if hop.agent else None), []
     except (OSError, ValueError, paramiko.SSHException) as error:
-        return None, [f"the SSH agent at {hop.agent}: {getattr(error, 'strerror', '') or error}"]
+        return None, [f"the SSH agent at {hop.agent}: {reason(error)}"]
 
 
 def keyring(hop: Hop, held: dict[bytes, HeldKey], problems: list[str]) -> Keyring:
@@ -119,7 +121,7 @@ def _halves(path: str, held: dict[bytes, HeldKey], ring: Keyring) -> tuple[bytes
     except FileNotFoundError:
         data = None
     except OSError as error:
-        ring.problems.append(f"cannot read {path}: {error.strerror}")
+        ring.problems.append(told("key unreadable", path=path, why=reason(error)))
         return b"", None
     is_private = data is not None and PRIVATE in data
     public = _public(f"{path}.pub" if is_private or data is None else path)
@@ -132,7 +134,9 @@ def _halves(path: str, held: dict[bytes, HeldKey], ring: Keyring) -> tuple[bytes
     if public:
         ring.problems.append(f"{path} has a public key only, and no SSH agent that is asked has the other half")
     else:
-        ring.problems.append(f"the key file {path} does not exist" if data is None else f"{path} holds no key")
+        is_missing = data is None
+        no_key = told("no private key", path=path, why="it holds no key")
+        ring.problems.append(told("key missing", path=path) if is_missing else no_key)
     return public, None
 
 
@@ -145,16 +149,15 @@ def _public(path: str) -> bytes:
 
 def _private(path: str) -> tuple[paramiko.PKey | None, str]:
     """Return the key of a file, or what is wrong with it."""
-    reason = ""
+    why = ""
     for kind in KINDS:
         try:
             return kind.from_private_key_file(path), ""
         except paramiko.PasswordRequiredException:
-            why = "is protected by a passphrase, and the daemon cannot ask for it; load it into an SSH agent"
-            return None, f"{path} {why}"
+            return None, told("key locked", path=path)
         except (OSError, ValueError, TypeError, IndexError, paramiko.SSHException) as error:
-            reason = str(error)
-    return None, f"{path} cannot be used ({reason}); `ssh-keygen -p -f {path}` writes it anew"
+            why = reason(error)
+    return None, told("no private key", path=path, why=why)
 
 
 # ---- certificates

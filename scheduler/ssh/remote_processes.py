@@ -21,7 +21,9 @@ import paramiko
 from scheduler.drivers.loop import Callback, Steps, Task, Until
 from scheduler.drivers.os_calls import MOST_PID, close_all
 from scheduler.drivers.ssh_protocol import Ended, Lost, Note, NotStarted, Report, SshSettings, Started
-from scheduler.errors import WorldError
+from scheduler.errors import WorldError, reason
+from scheduler.ssh.connection_troubles import text_of, told, who
+from scheduler.ssh.login_output import MOST_BYTES, LoginOutput, await_reply, endless, printed_and_waits
 from scheduler.ssh.paramiko_io import (
     BROKEN,
     PIECE_BYTES,
@@ -31,10 +33,10 @@ from scheduler.ssh.paramiko_io import (
     Relay,
     Stream,
 )
-from scheduler.ssh.remote_scripts import RemotePid, control_command, foreign_text, new_word, read_reply, shown
+from scheduler.ssh.remote_scripts import RemotePid, control_command, new_word, shown
 from scheduler.ssh.transport import EXIT_SIGNAL, ON_EXIT
 
-NOISE_BYTES: Final = 8192  # of output without the reply of our script
+NOISE_BYTES: Final = 8192  # of a line that is no answer, and of the standard error of a script
 MESSAGE_BYTES: Final = 300  # of the output of a shim that failed
 PID_DIGITS: Final = len(str(MOST_PID))
 CHECKS: Final = 6  # whether a group that was killed is gone, one a second
@@ -44,42 +46,21 @@ NO_COMMANDS: Final = "it runs no commands for us"
 
 def start_control_session(transport: paramiko.Transport, settings: SshSettings) -> tuple[paramiko.Channel, str]:
     """Return the channel of a control session that runs, and its word; blocks. Errors: WorldError."""
-    word, received = new_word(), b""
+    word, account = new_word(), who(settings)
+    trouble = "no session"
     try:
         channel = transport.open_session(timeout=settings.connect_s)
-        channel.exec_command(control_command(word, settings.lease_s))
+        trouble = "no commands"
         channel.settimeout(settings.connect_s)
-        while read_reply(word, received) is None:
-            data = channel.recv(NOISE_BYTES)
-            if not data or len(received) > NOISE_BYTES:
-                raise paramiko.SSHException(_why_none(channel, received, settings))
-            received += data
+        channel.exec_command(control_command(word, settings.lease_s))
+        await_reply(channel, LoginOutput(word), settings)
     except BROKEN as error:
-        why = str(error) or (foreign_text(received, who(settings)) if received else _silent(settings))
-        raise WorldError(f"{NO_COMMANDS}: {why}") from error
+        is_lost = not transport.is_active() or transport.saved_exception is not None  # that comes first
+        trouble = "cut off" if is_lost else trouble
+        raise WorldError(f"{NO_COMMANDS}: {told(trouble, why=text_of(error), who=account)}") from error
     except WorldError as error:
         raise WorldError(f"{NO_COMMANDS}: {error}") from error
     return channel, word
-
-
-def _silent(settings: SshSettings) -> str:
-    return f"no answer within {settings.connect_s:g} s: a login script of {who(settings)} may wait for something"
-
-
-def _why_none(channel: paramiko.Channel, received: bytes, settings: SshSettings) -> str:
-    """Return why a control session has not begun."""
-    if received:
-        return foreign_text(received, who(settings))
-    with suppress(*BROKEN):
-        received = channel.recv_stderr(NOISE_BYTES)
-    if received:
-        return f"its shell said {shown(received)} and no more"
-    return f"its shell ended without a word: a login script of {who(settings)} may end it"
-
-
-def who(settings: SshSettings) -> str:
-    """Return the account by which a host is reached, for messages."""
-    return f"{settings.user}@{settings.host}" if settings.user else f"the account on {settings.host}"
 
 
 OnAnswer = Callable[[], object]
@@ -208,7 +189,7 @@ class RemoteAgent:
         try:
             self._channel.exec_command(self._command)
         except BROKEN as error:
-            raise WorldError(f"the host runs no command: {error}") from error
+            raise WorldError(f"the host runs no command: {reason(error)}") from error
 
     def session_opened(self, sock: ParamikoSocket, control: ControlSession) -> None:
         """Go on: the shim starts."""
@@ -269,25 +250,28 @@ class RemoteAgent:
 
     def _read_process(self, channel: paramiko.Channel, control: ControlSession) -> Steps[RemotePid | None]:
         """Return the process that the shim says it is; None after NotStarted was reported."""
-        out = err = b""
+        output, err = LoginOutput(self._word), b""
         deadline = self._loop.now + self._settings.answer_s
         timer = self._loop.at(deadline, self._notify)
         try:
             while True:
                 has_ended = channel.closed or channel.eof_received
-                out, err = out + _received(channel.recv), err + _received(channel.recv_stderr)
+                err = (err + _received(channel.recv_stderr))[-NOISE_BYTES:]
                 try:
-                    process = read_reply(self._word, out)
+                    process = output.add(_received(channel.recv))
                 except WorldError as error:
                     control.fail(str(error))
                     return None
                 if process is not None:
                     return process
                 if has_ended:
-                    self._shim_ended(err or out)
+                    self._shim_ended(err or output.beginning)
                     return None
-                if len(out + err) > NOISE_BYTES or (out and self._loop.now >= deadline):
-                    control.fail(foreign_text(out or err, who(self._settings)))
+                if output.is_too_much:
+                    control.fail(endless(output, self._settings))
+                    return None
+                if output.count and self._loop.now >= deadline:
+                    control.fail(printed_and_waits(output, self._settings.answer_s, self._settings))
                     return None
                 yield self._change
         finally:
@@ -413,6 +397,9 @@ class RemoteAgent:
 
 
 def _received(recv: Callable[[int], bytes]) -> bytes:
-    with suppress(*BROKEN):  # a TimeoutError: nothing has come
-        return recv(NOISE_BYTES)
-    return b""
+    """Return all that has come."""
+    data = b""
+    with suppress(*BROKEN):  # a TimeoutError: no more has come
+        while len(data) <= MOST_BYTES and (piece := recv(PIECE_BYTES)):
+            data += piece
+    return data

@@ -164,14 +164,6 @@ def read_reply(word: str, output: bytes) -> RemotePid | None:
     )
 
 
-def foreign_text(output: bytes, who: str) -> str:
-    """Return the reason why a host is down that prints other text than the reply of our script."""
-    return (
-        f"it printed {shown(output)} and not the reply of our script: a login script of {who} exits, prints without "
-        "end, or runs another command than ours"
-    )
-
-
 def shown(output: bytes) -> str:
     """Return the beginning of what a host printed, quoted."""
     return repr(output[:TEXT_BYTES].decode("ascii", "backslashreplace"))

@@ -75,15 +75,6 @@ class Hop:
         source = (self.bind_address, 0) if self.bind_address else None
         return socket.create_connection((address, self.port), limit_s, source)
 
-    @property
-    def asks_agent(self) -> bool:
-        return bool(self.agent)
-
-    @property
-    def looks_for_keys(self) -> bool:
-        """Return whether files are tried that are not in `identities`: none are."""
-        return False
-
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -8,7 +8,8 @@ data is a few packets for each channel.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import paramiko
@@ -42,8 +43,11 @@ class Transport(paramiko.Transport):  # type: ignore[misc]
 
     _channel_handler_table: Final = {**HANDLERS, common.MSG_CHANNEL_REQUEST: _handle_channel_request}
 
-    def __init__(self, sock: ParamikoSocket, rekey_bytes: int) -> None:
-        super().__init__(sock)
+    def __init__(
+        self, sock: ParamikoSocket, rekey_bytes: int, disabled: Mapping[str, Iterable[str]] = MappingProxyType({})
+    ) -> None:
+        """`disabled` are algorithms that are not used, by paramiko's names of their kinds."""
+        super().__init__(sock, disabled_algorithms=disabled)
         self.packetizer.REKEY_BYTES = rekey_bytes
         self._queued: deque[paramiko.Message] = deque()  # under clear_to_send_lock
 

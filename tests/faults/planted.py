@@ -561,6 +561,30 @@ FAULTS: Final = (
         "len(self._queued) > 10 * MAX_QUEUED",
         "ssh/test_exchanges.py::test_connection_that_never_ends_an_exchange_keeps_a_bounded_number_of_packets",
     ),
+    _fault(
+        "requests_of_the_supervisor_stay_on_standard_input",
+        "scheduler/ssh/__main__.py",
+        "((null, 0), (writer, 1), (writer, STDERR))",
+        "((writer, 1), (writer, STDERR))",
+        "ssh/test_descriptors.py::test_descriptors_of_the_ssh_process_are_neither_its_requests_nor_the_daemons",
+        needs="sshd",
+    ),
+    _fault(
+        "key_that_is_not_enough_counts_as_refused",
+        "scheduler/ssh/authentication.py",
+        "        self._accepted.append(key.name)\n",
+        "        self._refused.append(key.name)\n",
+        "ssh/test_descriptors.py::test_host_that_wants_a_second_factor_answers_every_request",
+        needs="sshd",
+    ),
+    _fault(
+        "login_output_counts_as_noise_after_a_few_kilobytes",
+        "scheduler/ssh/login_output.py",
+        "self.count > MOST_BYTES",
+        "self.count > KEPT_BYTES",
+        "ssh/test_server_options.py::test_what_a_login_script_prints_is_passed_over_up_to_a_megabyte",
+        needs="sshd",
+    ),
 )
 
 

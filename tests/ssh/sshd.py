@@ -41,7 +41,7 @@ class Server:
         self.known_hosts = folder / "known_hosts"
         self.trust(self.key)
         (folder / "authorized_keys").write_text(self.user_key.public + "\n")
-        self._options = options
+        self.options = options
         self.process: subprocess.Popen[bytes]
         self.begin()
 
@@ -60,7 +60,7 @@ class Server:
             "PermitRootLogin": "prohibit-password",
             "MaxStartups": "100",
             "SetEnv": f"HOME={self.folder}",  # Debian's bash reads ~/.bashrc when sshd starts it
-            **self._options,
+            **self.options,
         }
         config = self.folder / "sshd_config"
         config.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))

@@ -84,7 +84,7 @@ def test_host_that_says_the_pid_of_another_process_is_down_and_that_process_live
 
 
 @pytest.mark.parametrize(
-    "script", ["echo DROVER 1; exit", "echo DROVER 1; yes DROVER 1 | head -c 20000", "echo DROVER 1; exec sleep 600"]
+    "script", ["echo DROVER 1; exit", "echo DROVER 1; exec yes DROVER 1", "echo DROVER 1; exec sleep 600"]
 )
 def test_host_that_prints_other_text_than_our_reply_is_down_with_that_text(folder: Path, script: str) -> None:
     found = of_login(folder, script + "\n", connect_s=1)
