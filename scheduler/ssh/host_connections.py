@@ -425,8 +425,9 @@ class ConnectionPool:
         if not self._control():
             self._retry_later(why)  # first, as a start that fails on a host that is up counts as a death
         for agent, its in list(self._connection_of.items()):
-            if its is connection or (connection.control and agent.control is connection.control):
-                agent.lose(why)
+            is_unguarded = connection.control is not None and agent.control is connection.control
+            if its is connection or is_unguarded:
+                agent.lose(why, None if is_unguarded else agent.control)
         for each in unguarded:
             self._drop(each)
 

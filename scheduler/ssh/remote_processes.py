@@ -1,20 +1,21 @@
 """The processes on the host: the control session of a connection, and the agents that it signals and guards.
 
 The control session is a small shell. It holds a lease, which each heartbeat renews; when the lease runs out, or the
-connection ends, it kills every process group that was added. So agents die when the supervisor, this process or the
-network is gone. A connection is alive while its control session answers; an answer counts from when its heartbeat was
-sent, as what came later may be lost.
+connection ends, it kills every process group that was added, and what has left one. So agents die when the supervisor,
+this process or the network is gone. A connection is alive while its control session answers; an answer counts from when
+its heartbeat was sent, as what came later may be lost.
 
-An agent begins as the shim, a script for any POSIX sh, which prints its pid and waits for a line before it becomes the
-agent: by then the control session guards that pid, so no agent runs unguarded. The reports are NotStarted; or Started,
-and then Ended or Lost. Its last output may come later, and what is left of its process group is killed after that.
+An agent begins as the shim: sh prints its pid, and reads a script that waits for a line before it becomes the agent. By
+then the control session guards that pid, so no agent runs unguarded. The reports are NotStarted; or Started, and then
+Ended or Lost. Its last output may come later, and what is left of its process group is killed after that. What has left
+the group may be anywhere in /proc, so that is searched for all agents at once that have ended since the last time.
 """
 
 from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import paramiko
 
@@ -27,13 +28,22 @@ from scheduler.ssh.login_output import MOST_BYTES, LoginOutput, await_reply, end
 from scheduler.ssh.paramiko_io import (
     BROKEN,
     PIECE_BYTES,
+    RETRY_S,
     WINDOW_BYTES,
     BufferEvent,
     ParamikoSocket,
     Relay,
     Stream,
 )
-from scheduler.ssh.remote_scripts import RemotePid, control_command, new_word, shown
+from scheduler.ssh.remote_scripts import (
+    RemotePid,
+    RemoteScript,
+    control_script,
+    is_ready,
+    new_word,
+    read_reply,
+    shown,
+)
 from scheduler.ssh.transport import EXIT_SIGNAL, ON_EXIT
 
 NOISE_BYTES: Final = 8192  # of a line that is no answer, and of the standard error of a script
@@ -41,6 +51,10 @@ MESSAGE_BYTES: Final = 300  # of the output of a shim that failed
 PID_DIGITS: Final = len(str(MOST_PID))
 CHECKS: Final = 6  # whether a group that was killed is gone, one a second
 GO: Final = b"\n"
+SWEEP_S: Final = 1.0  # from the end of an agent to a search for what has left its group
+MOST_SHOWN: Final = 10
+SWEEP_REST: Final = 20  # times as long as a search took: until the next, so that it uses a twentieth of a processor
+SWEEP_REST_S: Final = 10.0  # no longer than that: what dies slowly was waited for
 NO_COMMANDS: Final = "it runs no commands for us"
 
 
@@ -51,9 +65,11 @@ def start_control_session(transport: paramiko.Transport, settings: SshSettings) 
     try:
         channel = transport.open_session(timeout=settings.connect_s)
         trouble = "no commands"
-        channel.settimeout(settings.connect_s)
-        channel.exec_command(control_command(word, settings.lease_s))
-        await_reply(channel, LoginOutput(word), settings)
+        script = control_script(word, settings.lease_s)
+        channel.exec_command(script.command)
+        await_reply(channel, LoginOutput(word, read_reply), settings)
+        channel.sendall(script.line)
+        await_reply(channel, LoginOutput(word, is_ready), settings)
     except BROKEN as error:
         is_lost = not transport.is_active() or transport.saved_exception is not None  # that comes first
         trouble = "cut off" if is_lost else trouble
@@ -64,6 +80,7 @@ def start_control_session(transport: paramiko.Transport, settings: SshSettings) 
 
 
 OnAnswer = Callable[[], object]
+Found = TypeVar("Found")
 
 
 @dataclass(slots=True)
@@ -89,6 +106,9 @@ class ControlSession:
         self.confirmed_at = relay.loop.now
         self._beats: deque[float] = deque()
         self._pending: dict[int, deque[Answer]] = defaultdict(deque)  # by pid, in the order of the requests
+        self._is_sweeping = self._is_sweep_due = False  # one that is planned is under way
+        self._swept_from = self._rest_until = 0.0
+        self._on_left: Callable[[str], object] = lambda _why: None
         self._received = b""
         channel.settimeout(0.0)
         event = BufferEvent(relay.calls, self._receive)
@@ -105,7 +125,7 @@ class ControlSession:
 
         The answer is "added"; "gone"; or "stranger", for a process that is not the shim with this word.
         """
-        return self._ask(f"add {process.pid} {process.began} {process.word}", process.pid, on_answer)
+        return self._ask(f"add {process.pid} {process.word}", process.pid, on_answer)
 
     def signal(self, pid: int, name: str, on_answer: OnAnswer = lambda: None) -> Answer:
         """Send a signal to a process group that was added.
@@ -113,6 +133,26 @@ class ControlSession:
         The answer is "alive", which zombies are too, or "gone": then it is guarded no longer.
         """
         return self._ask(f"kill {pid} {name}", pid, on_answer)
+
+    def sweep(self, on_left: Callable[[str], object]) -> None:
+        """Have what has left the groups of ended agents killed soon; `on_left` is called if it is there after that."""
+        self._on_left, self._is_sweep_due = on_left, True
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self._relay.loop.at(max(self._relay.loop.now + SWEEP_S, self._rest_until), self._begin_sweep)
+
+    def _begin_sweep(self) -> None:
+        self._is_sweep_due, self._swept_from = False, self._relay.loop.now
+        self._send("sweep")
+
+    def _swept(self, left: list[str]) -> None:
+        now = self._relay.loop.now
+        self._is_sweeping = False
+        self._rest_until = now + min(SWEEP_REST * (now - self._swept_from), SWEEP_REST_S)
+        if pids := [each for each in left if each.isdecimal()]:
+            self._on_left(f"killed as left by ended agents, and still there: process {', '.join(pids[:MOST_SHOWN])}")
+        if self._is_sweep_due:
+            self.sweep(self._on_left)
 
     def fail(self, why: str) -> None:
         """Give the host up, which answers what cannot be."""
@@ -152,6 +192,8 @@ class ControlSession:
         match words:
             case ["beat"] if self._beats:
                 self.confirmed_at = self._beats.popleft()
+            case ["swept", *left] if self._is_sweeping:
+                self._swept(left)
             case [pid, text] if pid.isdecimal() and len(pid) <= PID_DIGITS and (pending := self._pending.get(int(pid))):
                 answer = pending.popleft()
                 if not pending:
@@ -163,10 +205,10 @@ class RemoteAgent:
     """One remote agent. Its place on its connection is free again when `release` is called."""
 
     def __init__(
-        self, id: int, word: str, command: bytes, fds: tuple[int, ...], relay: Relay, settings: SshSettings,
+        self, id: int, script: RemoteScript, fds: tuple[int, ...], relay: Relay, settings: SshSettings,
         report: Callable[[Report], None], release: Callable[["RemoteAgent"], None],
     ) -> None:  # fmt: skip
-        self.id, self._word, self._command, self._fds = id, word, command, fds
+        self.id, self._script, self._fds = id, script, fds
         self._relay, self._loop, self._settings = relay, relay.loop, settings
         self._report, self._release = report, release
         self.control: ControlSession | None = None
@@ -187,7 +229,7 @@ class RemoteAgent:
         """Open a session and start the shim; blocks. Errors: one of BROKEN, or WorldError once it has a session."""
         self._channel = transport.open_session(WINDOW_BYTES, timeout=limit_s)  # it can be closed from now on
         try:
-            self._channel.exec_command(self._command)
+            self._channel.exec_command(self._script.command)
         except BROKEN as error:
             raise WorldError(f"the host runs no command: {reason(error)}") from error
 
@@ -213,12 +255,12 @@ class RemoteAgent:
             self._not_started("it was killed before it had started")
             self._abandon()
 
-    def lose(self, why: str) -> None:
-        """Note that its connection or control session is gone, so it is dead or will be."""
+    def lose(self, why: str, guard: ControlSession | None = None) -> None:
+        """Note that its connection or control session is gone; a guard that is still there kills what runs."""
         if self._channel is None:
             return  # the thread that opens a session for it will see
         if self._is_running:
-            self._why_lost, self.control = why, None
+            self._why_lost, self.control = why, guard
             self._notify()
             self._close_channel()
         elif not self.is_over:
@@ -234,10 +276,16 @@ class RemoteAgent:
         channel.in_buffer.set_event(event)
         channel.in_stderr_buffer.set_event(event)
         setattr(channel, ON_EXIT, event.set)
-        process = yield from self._read_process(channel, control)
-        if process is None or not (yield from self._is_guarded(process, control)):
+        process = yield from self._read(LoginOutput(self._script.word, read_reply), channel, control)
+        if process is None:
             return
         pid = self._pid = process.pid
+        added = control.add(process, self._notify)
+        yield from self._send_script(sock, channel)
+        if not (yield from self._read(LoginOutput(self._script.word, is_ready), channel, control)):
+            return
+        if not (yield from self._is_guarded(process, added, control)):
+            return
         self._is_running = True
         self._report(Started(self.id, pid))
         fds, self._fds = self._fds, ()
@@ -248,9 +296,25 @@ class RemoteAgent:
         yield from self._await_output(pid)
         yield from self._end_group(pid)
 
-    def _read_process(self, channel: paramiko.Channel, control: ControlSession) -> Steps[RemotePid | None]:
-        """Return the process that the shim says it is; None after NotStarted was reported."""
-        output, err = LoginOutput(self._word), b""
+    def _send_script(self, sock: ParamikoSocket, channel: paramiko.Channel) -> Steps[None]:
+        """Send the script and the arguments, as far and as soon as the window allows."""
+        unsent = memoryview(self._script.line)
+        with suppress(*BROKEN):  # which `_read` sees
+            while unsent:
+                self._relay.cork(sock)
+                try:
+                    while unsent and not sock.is_full and channel.transport.clear_to_send.is_set():
+                        unsent = unsent[channel.send(unsent) :]
+                except TimeoutError:
+                    pass
+                if unsent:
+                    yield Until(self._loop.now + RETRY_S)
+
+    def _read(
+        self, output: LoginOutput[Found], channel: paramiko.Channel, control: ControlSession
+    ) -> Steps[Found | None]:
+        """Return what is found in the output of the shim; None after NotStarted was reported."""
+        err = b""
         deadline = self._loop.now + self._settings.answer_s
         timer = self._loop.at(deadline, self._notify)
         try:
@@ -258,12 +322,12 @@ class RemoteAgent:
                 has_ended = channel.closed or channel.eof_received
                 err = (err + _received(channel.recv_stderr))[-NOISE_BYTES:]
                 try:
-                    process = output.add(_received(channel.recv))
+                    found = output.add(_received(channel.recv))
                 except WorldError as error:
                     control.fail(str(error))
                     return None
-                if process is not None:
-                    return process
+                if found is not None:
+                    return found
                 if has_ended:
                     self._shim_ended(err or output.beginning)
                     return None
@@ -277,9 +341,8 @@ class RemoteAgent:
         finally:
             timer.cancel()
 
-    def _is_guarded(self, process: RemotePid, control: ControlSession) -> Steps[bool]:
+    def _is_guarded(self, process: RemotePid, added: Answer, control: ControlSession) -> Steps[bool]:
         """Return whether the control session guards the shim; False after NotStarted was reported."""
-        added = control.add(process, self._notify)
         while not added.text:
             yield self._change
         if self.is_over:  # the request has failed, and with it the connection
@@ -362,6 +425,7 @@ class RemoteAgent:
             while not answer.text:
                 yield self._change
             if answer.text == "gone":
+                control.sweep(lambda why: self._report(Note(why)))
                 return
         self._report(Note(f"something is left of process group {pid} though it was killed"))
 
@@ -386,8 +450,10 @@ class RemoteAgent:
         self._fds = ()
 
     def _abandon(self) -> None:
-        """Close the session of a shim, if there is one: the shim ends with its input."""
+        """Close the session of a shim, if there is one: the shim ends with its input, and is guarded no longer."""
         self._close_channel()
+        if self._pid and self.control is not None:
+            self.control.signal(self._pid, "KILL")
         self._release(self)
 
     def _close_channel(self) -> None:

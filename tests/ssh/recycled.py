@@ -12,7 +12,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from scheduler.ssh.remote_scripts import control_command
+from scheduler.drivers.os_calls import start_of
+from scheduler.ssh.remote_scripts import control_script
 from tests.ssh.test_remote_scripts import SHELLS, WORD, Agent, Session, add
 
 TICKS_S = os.sysconf("SC_CLK_TCK")
@@ -23,13 +24,13 @@ def main() -> None:
     """Print it."""
     assert os.getpid() == 1, "only in a pid namespace: another process's pid is signalled"
     shell = next(each for each in SHELLS if each[0] == sys.argv[1])
-    control, agent = Session(shell, control_command(WORD, 20)), Agent(shell)
+    control, agent = Session(shell, control_script(WORD, 20)), Agent(shell)
     control.hear()
     add(control, agent)
+    began = start_of(agent.pid) or 0
     os.killpg(agent.pid, 9)
     agent.wait()
-    assert agent.reply is not None
-    while int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_S) <= int(agent.reply.began):
+    while int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_S) <= began:
         pass  # no pid is given again within the tick in which a process began, but by us
     LAST_PID.write_text(str(agent.pid - 1))
     # What it starts comes first, and out of the way of its pid: it has to be there before the leader ends.

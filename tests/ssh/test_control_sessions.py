@@ -17,7 +17,7 @@ NEVER_OPENED, LOST = "it runs no commands for us", "its control session has ende
 ESTABLISHED = "01"  # a state of proc_net_tcp(5)
 # Runs every command, but while the file `broken` exists this instead of a control session.
 SHELL = """
-case $SSH_ORIGINAL_COMMAND in *"read -r verb pid more mark"*) [ ! -e {broken} ] || {instead} ;; esac
+case $SSH_ORIGINAL_COMMAND in *drover-control*) [ ! -e {broken} ] || {instead} ;; esac
 eval "$SSH_ORIGINAL_COMMAND"
 """
 

@@ -12,31 +12,45 @@ from contextlib import suppress
 
 import pytest
 
-from scheduler.drivers.os_calls import start_of
 from scheduler.errors import AgentError, WorldError
-from scheduler.ssh.remote_scripts import RemotePid, agent_command, control_command, read_reply
+from scheduler.ssh.remote_scripts import (
+    RemotePid,
+    RemoteScript,
+    agent_script,
+    control_script,
+    is_ready,
+    new_word,
+    read_reply,
+)
 from tests.agent_tools import is_gone, watch
 from tests.needs import need
 from tests.patience import PATIENCE_S
 
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-m", "tests.ssh.recycled")
-SHELLS = [["dash"], ["bash", "--posix"]]
-WORD, OF_AGENT = "f" * 32, "0" * 32  # of a control session, of an agent
+SHELLS = [["dash"], ["bash", "--posix"], ["busybox", "ash"], ["mksh"]]
+WORD = "f" * 32  # of a control session; agents have their own, or other tests would sweep them
 
 
 class Session:
-    """What sshd would start: a script in a session of its own, between pipes."""
+    """What sshd would start: a script in a session of its own, between pipes; its sh has said its pid."""
 
-    def __init__(self, shell: list[str], command: bytes, proc: str = "/proc/") -> None:
-        word, sh, option, script, *rest = shlex.split(command.decode("latin-1"))
+    def __init__(self, shell: list[str], script: RemoteScript, proc: str = "/proc/") -> None:
+        need(shell[0])
+        word, sh, option, bootstrap, *rest = shlex.split(script.command.decode())
         assert (word, sh, option) == ("exec", "/bin/sh", "-c")
-        pipe = subprocess.PIPE
-        argv = [*shell, "-c", script.replace("/proc/", proc), *rest]
+        pipe, argv = subprocess.PIPE, [*shell, "-c", bootstrap, *rest]
         self.process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True)
+        self.reply = read_reply(script.word, self.hear().encode() + b"\n")
+        assert self.reply == RemotePid(self.process.pid, script.word)
+        self.send(script.line.replace(b"/proc/", proc.encode()))
+
+    def send(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        while data:
+            data = data[self.process.stdin.write(data) :]
 
     def say(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line.encode() + b"\n")
+        self.send(line.encode() + b"\n")
 
     def hear(self) -> str:
         assert self.process.stdout is not None
@@ -73,8 +87,8 @@ def lease_s() -> int:
 
 @pytest.fixture
 def control(shell: list[str], lease_s: int) -> Iterator[Session]:
-    session = Session(shell, control_command(WORD, lease_s))
-    assert session.hear().startswith(f"DROVER {WORD} {session.process.pid} ")
+    session = Session(shell, control_script(WORD, lease_s))
+    assert is_ready(WORD, session.hear().encode() + b"\n")
     yield session
     session.close()
 
@@ -83,11 +97,11 @@ class Agent(Session):
     """An agent behind its shim, ours to reap; its process is named as the control session wants it."""
 
     def __init__(self, shell: list[str], *argv: bytes) -> None:
-        super().__init__(shell, agent_command(OF_AGENT, argv or (b"sleep", b"600"), {}, b""))
-        self.reply = read_reply(OF_AGENT, self.hear().encode() + b"\n")
-        assert self.reply is not None
-        self.pid = self.reply.pid
-        self.named = f"{self.pid} {self.reply.began} {OF_AGENT}"
+        self.word = new_word()
+        super().__init__(shell, agent_script(self.word, argv or (b"sleep", b"600"), {}, b""))
+        assert is_ready(self.word, self.hear().encode() + b"\n")
+        self.pid = self.process.pid
+        self.named = f"{self.pid} {self.word}"
 
     def wait(self, within_s: float = 20) -> int:
         return self.process.wait(within_s)
@@ -112,6 +126,16 @@ def test_a_guarded_group_dies_when_the_lease_runs_out(control: Session, agent: A
     add(control, agent)
     assert agent.wait() == -signal.SIGKILL
     assert is_gone(watch(control.process.pid))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lease_s", [2])
+def test_what_left_a_guarded_group_dies_when_the_lease_runs_out(control: Session, shell: list[str]) -> None:
+    agent = Agent(shell, b"setsid", b"sh", b"-c", b"echo $$; exec sleep 600 >/dev/null 2>&1 </dev/null")
+    add(control, agent)
+    assert is_gone(watch(int(agent.hear())))
+    assert is_gone(watch(control.process.pid))
+    agent.close()
 
 
 def test_a_guarded_group_dies_when_the_connection_ends(control: Session, agent: Agent) -> None:
@@ -186,13 +210,12 @@ def test_what_an_agent_left_in_its_group_is_found_by_its_word_and_killed(control
 
 @pytest.mark.parametrize("pid", ["", "0", "1", "-1", "01", "2147483648", "99999999999999999999", "text", "*", "1/1"])
 def test_no_such_pid_is_guarded(control: Session, pid: str) -> None:
-    assert control.ask(f"add {pid} 1 {OF_AGENT}").endswith(" stranger")
+    assert control.ask(f"add {pid} {new_word()}").endswith(" stranger")
 
 
 def test_process_without_the_word_is_not_guarded_and_not_signalled(control: Session, agent: Agent) -> None:
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    for began in (start_of(stranger.pid), 1):
-        assert control.ask(f"add {stranger.pid} {began} {OF_AGENT}") == f"{WORD} {stranger.pid} stranger"
+    assert control.ask(f"add {stranger.pid} {agent.word}") == f"{WORD} {stranger.pid} stranger"
     assert control.ask(f"kill {stranger.pid} KILL") == f"{WORD} {stranger.pid} gone"
     control.end_input()
     control.process.wait(20)
@@ -201,11 +224,8 @@ def test_process_without_the_word_is_not_guarded_and_not_signalled(control: Sess
     stranger.wait()
 
 
-def test_shim_of_another_time_or_word_is_not_guarded(control: Session, agent: Agent) -> None:
-    assert agent.reply is not None
-    pid, began, _ = agent.named.split()
-    assert control.ask(f"add {pid} {began}0 {OF_AGENT}") == f"{WORD} {pid} stranger"
-    assert control.ask(f"add {pid} {began} {WORD}") == f"{WORD} {pid} stranger"
+def test_shim_of_another_word_is_not_guarded(control: Session, agent: Agent) -> None:
+    assert control.ask(f"add {agent.pid} {WORD}") == f"{WORD} {agent.pid} stranger"
 
 
 @pytest.mark.parametrize(("left_s", "answer"), [("0", "alive"), ("600", "gone")])
@@ -219,18 +239,17 @@ def test_process_that_got_the_pid_of_an_agent_is_not_killed(shell: list[str], le
 @pytest.mark.parametrize("shell", SHELLS[:1], ids=["dash"])
 def test_without_proc_ps_says_when_a_process_began(shell: list[str]) -> None:
     need("ps")
-    control = Session(shell, control_command(WORD, 20), proc="/no-such-proc/")
-    assert re.fullmatch(rf"DROVER {WORD} \d+ [A-Za-z]{{3}}_[A-Za-z0-9:_]+", control.hear())
-    agent = Session(shell, agent_command(OF_AGENT, [b"sleep", b"600"], {}, b""), proc="/no-such-proc/")
-    reply = read_reply(OF_AGENT, agent.hear().encode() + b"\n")
-    assert reply is not None
-    assert control.ask(f"add {reply.pid} {reply.began} {WORD}") == f"{WORD} {reply.pid} stranger"
-    assert control.ask(f"add {reply.pid} {reply.began} {OF_AGENT}") == f"{WORD} {reply.pid} added"
+    control = Session(shell, control_script(WORD, 20), proc="/no-such-proc/")
+    assert is_ready(WORD, control.hear().encode() + b"\n")
+    agent = Agent(shell)
+    assert control.ask(f"add {agent.pid} {WORD}") == f"{WORD} {agent.pid} stranger"
+    assert control.ask(f"add {agent.named}") == f"{WORD} {agent.pid} added"
     agent.say("")
-    control.say(f"kill {reply.pid} KILL")
-    assert agent.process.wait(20) == -signal.SIGKILL
+    control.say(f"kill {agent.pid} KILL")
+    assert agent.wait() == -signal.SIGKILL
     control.hear()
-    assert control.ask(f"kill {reply.pid} KILL") == f"{WORD} {reply.pid} gone"
+    assert control.ask(f"kill {agent.pid} KILL") == f"{WORD} {agent.pid} gone"
+    assert control.ask("sweep") == f"{WORD} swept"
     agent.close()
     control.close()
 
@@ -241,9 +260,9 @@ def test_without_proc_ps_says_when_a_process_began(shell: list[str]) -> None:
 def test_a_shim_waits_until_it_is_guarded(shell: list[str]) -> None:
     script = b'echo "$X $word $stat $$"; read -r line; echo "$line"'
     environment = {b"X": b"1", b"word": b"W", b"stat": b"S"}
-    session = Session(shell, agent_command(OF_AGENT, [b"sh", b"-c", script], environment, b""))
+    session = Session(shell, agent_script(WORD, [b"sh", b"-c", script], environment, b""))
     pid = session.process.pid
-    assert session.hear() == f"DROVER {OF_AGENT} {pid} {start_of(pid)}"
+    assert session.hear() == f"DROVER {WORD} ready"
     session.say("")
     assert session.hear() == f"1 W S {pid}"
     assert session.ask("its first item") == "its first item"
@@ -251,38 +270,40 @@ def test_a_shim_waits_until_it_is_guarded(shell: list[str]) -> None:
 
 
 def test_a_shim_whose_connection_ends_never_becomes_the_agent(shell: list[str]) -> None:
-    session = Session(shell, agent_command(OF_AGENT, [b"echo", b"here"], {}, b""))
+    session = Session(shell, agent_script(WORD, [b"echo", b"here"], {}, b""))
     out, _ = session.process.communicate(timeout=20)
-    assert re.fullmatch(rf"DROVER {OF_AGENT} {session.process.pid} \d+\n", out.decode())
+    assert out.decode() == f"DROVER {WORD} ready\n"
     assert session.process.returncode == 125
+
+
+@pytest.mark.parametrize(
+    "script", [control_script(WORD, 20), agent_script(WORD, [b"a\nb", b"it's"], {b"X": b"\n"}, b"")]
+)
+def test_command_has_nothing_that_login_shells_read_in_different_ways(script: RemoteScript) -> None:
+    assert re.fullmatch(rb"exec /bin/sh -c '[^'\\!\n]{1,900}' drover-(control|agent) [0-9a-f]+", script.command)
+    assert script.line.count(b"\n") == 1
 
 
 def test_an_invalid_variable_name_is_refused() -> None:
     with pytest.raises(AgentError, match="X Y"):
-        agent_command(OF_AGENT, [b"true"], {b"X Y": b""}, b"")
+        agent_script(WORD, [b"true"], {b"X Y": b""}, b"")
 
 
 # ---------------------------------------------------------------- what a script says it is
 
-LINE = f"DROVER {WORD} 17 123\n".encode()
+LINE = f"DROVER {WORD} 17\n".encode()
 
 
 @pytest.mark.parametrize("before", [b"", b"Welcome\n", b"to alpha", b"DROVER 1\n", b"DROVER 1 1\nDROVER "])
 def test_text_before_a_reply_is_not_read(before: bytes) -> None:
-    assert read_reply(WORD, before + LINE) == RemotePid(17, "123", WORD)
+    assert read_reply(WORD, before + LINE) == RemotePid(17, WORD)
     assert [read_reply(WORD, before + LINE[:length]) for length in range(len(LINE))] == [None] * len(LINE)
 
 
 @pytest.mark.parametrize(
     "pid",
-    ["", "0", "1", "-1", "+2", "01", "1_0", "4194305", "2147483648", "9" * 50, "text", "\u0662", "17x", "1e3"],
+    ["", "0", "1", "-1", "+2", "01", "1_0", "4194305", "2147483648", "9" * 50, "text", "\u0662", "17x", "1e3", "17 1"],
 )
 def test_reply_with_a_pid_that_cannot_be_is_the_fault_of_the_host(pid: str) -> None:
     with pytest.raises(WorldError, match="a session was said to be process"):
-        read_reply(WORD, f"DROVER {WORD} {pid} 123\n".encode())
-
-
-@pytest.mark.parametrize("began", ["", " 1", "1 2", "a/b", "*", "1" * 65])
-def test_reply_with_a_time_that_cannot_be_is_the_fault_of_the_host(began: str) -> None:
-    with pytest.raises(WorldError, match="a session was said to be process"):
-        read_reply(WORD, f"DROVER {WORD} 17 {began}\n".encode())
+        read_reply(WORD, f"DROVER {WORD} {pid}\n".encode())

@@ -11,10 +11,10 @@ from tests.ssh.strangers import SSHRC, seen
 # Passes on what a script prints, changed: the pid that the shim says it has.
 CHANGES = r"""
 case $SSH_ORIGINAL_COMMAND in *"{of}"*)
-exec > >(exec sed -u 's/^\(DROVER \([0-9a-f]*[a-f][0-9a-f]* \)\{{0,1\}}\)[0-9][0-9]*/\1{pid}/') ;; esac
+exec > >(exec sed -u 's/^\(DROVER [0-9a-f]* \)[0-9][0-9]*$/\1{pid}/') ;; esac
 eval "$SSH_ORIGINAL_COMMAND"
 """
-OF_SHIM, OF_CONTROL = 'exec "$@"', "missed=0"
+OF_SHIM, OF_CONTROL = "drover-agent", "drover-control"
 KILLED = "[Ended(id=0, code=None, signal='KILL')]"
 
 pytestmark = pytest.mark.slow
@@ -70,7 +70,7 @@ def test_no_line_of_a_forced_command_is_taken_for_a_reply(folder: Path) -> None:
 @pytest.mark.parametrize("of", [OF_SHIM, OF_CONTROL], ids=["agent", "control"])
 def test_host_that_says_an_impossible_pid_is_down_with_what_was_read(folder: Path, pid: str, of: str) -> None:
     found = forced(folder, CHANGES.format(of=of, pid=pid), connect_s=5)
-    why = f"a session was said to be process '{pid} "
+    why = f"a session was said to be process '{pid}'"
     assert (found["pid"], found["said"], found["lives"]) == ([], "", True)
     assert "is_lost=True" in found["end"]
     assert why in found["down"][0]
