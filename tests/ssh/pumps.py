@@ -24,7 +24,8 @@ PIECE_BYTES: Final = 65_536
 LOGGED: Final = {"LogVerbose": "kex.c:kex_send_kexinit():*,kex.c:kex_input_kexinit():*"}
 OURS, THEIRS = "received", "sent"  # the first of the two packets that sshd logs for each exchange
 EXCHANGE: Final = re.compile(rf"\(pid=(\d+)\): SSH2_MSG_KEXINIT ({OURS}|{THEIRS})")
-PATIENT: Final = {"connect_s": 60.0, "lease_s": 40, "answer_s": 60.0, "ping_s": 30.0}  # settings, for a busy machine
+# Settings for a busy machine; what an agent said last may come after its end, and an exchange of keys holds it up.
+PATIENT: Final = {"connect_s": 60.0, "lease_s": 40, "answer_s": 60.0, "ping_s": 30.0, "orphan_s": 60.0}
 STALLED_S: Final = 60.0  # without a byte: it will not come
 
 

@@ -12,6 +12,8 @@ from tests.needs import need
 from tests.ssh.pumps import LOGGED, PATIENT, Pump, Pumps, exchanges, lines, pieces
 from tests.ssh.sshd import Server, serving
 
+pytestmark = pytest.mark.timeout(400)
+
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 
@@ -103,7 +105,7 @@ def test_exchanges_of_keys_with_a_host_and_its_jump_host_lose_nothing(tmp_path: 
                 for name, each, before in (("jump", jump, "none"), ("alpha", server, "jump"))
             )
         )
-        limit = Limit(options, NEVER, 20)
+        limit = Limit(options, NEVER, 10)
         as_written = dict.fromkeys(("address", "user", "identity", "known_hosts"), "")
         with closing(Site(server, limit, **as_written, ssh_config=str(config))) as site:
             site.repeat(come_and_go)
@@ -114,7 +116,7 @@ def test_exchanges_of_keys_with_a_host_and_its_jump_host_lose_nothing(tmp_path: 
 
 
 def talk(site: Site) -> list[Pump]:
-    return [site.pumps.start(lines(site.random, 20_000)) for _ in range(6)]
+    return [site.pumps.start(lines(site.random, 10_000)) for _ in range(6)]
 
 
 def carry(site: Site) -> list[Pump]:
@@ -126,7 +128,8 @@ def come_and_go(site: Site) -> list[Pump]:
 
 
 def do_all(site: Site) -> list[Pump]:
-    return start_and_end_beside(site, [*talk(site), *carry(site)])
+    some_lines = [site.pumps.start(lines(site.random, 2000)) for _ in range(3)]
+    return start_and_end_beside(site, [*some_lines, site.pumps.start(pieces(site.random, 2 * MIB, 64 * KIB))])
 
 
 def start_and_end_beside(site: Site, busy: list[Pump]) -> list[Pump]:
