@@ -105,7 +105,8 @@ TROUBLES: Final[dict[str, tuple[str, str]]] = {
     ),
     "too many keys": (
         "it closed the connection while we offered keys ({keys})",
-        "name the right one by `identity`: sshd ends a connection after MaxAuthTries; its log says more",
+        "name the right one by `identity`, or by IdentityFile with IdentitiesOnly: sshd ends a connection after"
+        " MaxAuthTries; its log says more",
     ),
     "takes no keys": (
         "it takes no keys, but {methods}, and nobody is here to answer",

@@ -162,7 +162,7 @@ class Place:
         return jump.settings(address="behind", ssh_config=str(config), known_hosts="", identity="")
 
     def with_three_keys(self, **options: object) -> SshSettings:
-        config = self.file("".join(f"IdentityFile {self.key(kind)}\n" for kind in ("ed25519", "ecdsa", "rsa")))
+        config = self.file("".join(f'IdentityFile "{self.key(kind)}"\n' for kind in ("ed25519", "ecdsa", "rsa")))
         return self.serve(**options).settings(identity="", ssh_config=str(config))
 
     def _listener(self, answer: Callable[[socket.socket], None], **settings: object) -> SshSettings:
