@@ -547,7 +547,16 @@ FAULTS: Final = (
         "            if self.active and self.clear_to_send.is_set():",
         "ssh/test_exchanges.py::test_packets_sent_during_an_exchange_follow_it_in_order",
         "ssh/test_rekeying.py::test_agents_that_start_and_end_all_the_time_survive_exchanges_of_keys[sshd_after_1_MB]",
+        needs="sshd",
+    ),
+    _fault(
+        "senders_wait_for_an_exchange_of_keys_that_is_corked",
+        "scheduler/ssh/transport.py",
+        "        with self.clear_to_send_lock:\n            if len(",
+        "        with self.sock._lock:\n            self.clear_to_send.wait(30.0)\n"
+        "        with self.clear_to_send_lock:\n            if len(",
         "ssh/test_rekeying.py::test_nothing_is_lost_when_sshd_exchanges_keys_each_second",
+        "ssh/test_rekeying.py::test_bulk_both_ways_survives_exchanges_of_keys[sshd_after_1_MB]",
         needs="sshd",
     ),
     _fault(
