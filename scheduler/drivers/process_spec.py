@@ -188,13 +188,12 @@ def prefix_of(config: Config, name: str) -> tuple[str, ...]:
 def directory_mistake(agent: AgentType, word: str) -> str:
     """Return what is wrong with the directory in which a program of a type is started; empty if nothing is."""
     directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else "")
+    if directory and not os.path.isdir(directory):
+        kind = "no directory; " if os.path.exists(directory) else "not there; create it, or "
+        return f"its cwd {directory} is {kind}correct cwd"
     if directory:
-        may_enter = os.path.isdir(directory) and os.access(directory, os.X_OK)
-        return (
-            ""
-            if may_enter
-            else f"its cwd {directory} is no directory that this user may enter; make it, or correct its cwd"
-        )
+        may_enter = os.access(directory, os.X_OK)
+        return "" if may_enter else f"its cwd {directory} may not be entered by this user; change its mode, or cwd"
     gone = "the directory in which the daemon was started was removed; set cwd, or start the daemon in another"
     return gone if "/" in word and not word.startswith("/") and is_removed() else ""
 

@@ -168,7 +168,10 @@ def test_agent_check_of_an_unknown_type_is_an_error(ask: Ask) -> None:
             "ProxyCommand nc %h %p",
             "ssh_config:2: ProxyCommand of beta cannot be followed: no program is run to reach a",
         ),
-        ("HostName 127.0.0.1\nMatch Host 127.0.0.1\n Port 1", "root@127.0.0.1:1: Connection refused"),
+        (
+            "HostName 127.0.0.1\nMatch Host 127.0.0.1\n Port 1",
+            "root@127.0.0.1:1: nothing listens there (Connection refused): start sshd",
+        ),
         ("IgnoreUnknown Ha*\n HaNoSuchWord 1\n Port many", "ssh_config line 4: Bad port 'many'"),
     ],
 )

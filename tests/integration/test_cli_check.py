@@ -223,5 +223,5 @@ def test_check_names_a_cwd_that_is_not_there(
     drover: Drover, config: Path, connection: psycopg.Connection, kind: str
 ) -> None:
     config.write_text(f'{CONFIG}[agents.lost]\ncommand = ["true"]\nkind = "{kind}"\ncwd = "/no/such"\n')
-    told = "FAIL agent lost: its cwd /no/such is no directory that this user may enter; make it, or correct its cwd\n"
+    told = "FAIL agent lost: its cwd /no/such is not there; create it, or correct cwd\n"
     assert told in drover("check").out
