@@ -35,6 +35,7 @@ PAUSE_S = 0.01
 LOG_BYTES = 1 << 20  # a longer log is set aside at the next start
 TAIL_BYTES = 2000
 PROGRAMS = ("postgres", "postmaster")
+NOT_FOR_SERVER = ("PG", "DROVER_WORD")
 
 Say = Callable[[str], None]
 
@@ -159,8 +160,9 @@ def _launch(spec: ServerSpec, server: IO[bytes]) -> None:
     log = spec.directory / "log"
     if log.exists() and log.stat().st_size > LOG_BYTES:
         log.replace(log.with_suffix(".old"))
-    # Without libpq's variables, and able to import this package from anywhere.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    # Without libpq's variables; without the word by which a host finds what an agent of it has left, as others may use
+    # the server; and able to import this package from anywhere.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(NOT_FOR_SERVER)}
     environment |= {"LC_ALL": "C", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     with log.open("ab") as output:
         subprocess.run(

@@ -201,7 +201,9 @@ def _limit_of_files(limit: tuple[int, int] | None) -> Iterator[None]:
         yield
         return
     ours = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit[0], ours[1]))
+    hard = ours[1]  # which may have been lowered since, from outside
+    soft = limit[0] if hard == resource.RLIM_INFINITY else min(limit[0], hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:
         yield
     finally:

@@ -31,7 +31,7 @@ from scheduler.drivers.ssh_protocol import PacketSocket
 from scheduler.errors import BugError
 from scheduler.model.states import HOST_LINK, LinkEvent, LinkState
 
-ENVIRONMENT: Final = frozenset({"HOME", "USER", "LOGNAME", "LANG", "PATH", "SSH_AUTH_SOCK", "LD_LIBRARY_PATH"})
+NOT_FOR_SSH: Final = ("PG", "DROVER_")  # beginnings of variables; ssh(1) and its Match exec have all others
 LONG_LIFE_S: Final = 60.0  # after it a death is the first again
 MAX_DOUBLINGS: Final = 30
 LAST_WAIT_S: Final = 1.0
@@ -75,7 +75,7 @@ class SshProcess:
         environment: Mapping[str, str] = os.environ, snapshot: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self._loop, self._settings, self._report = loop, settings, report
-        self._environment = {name: text for name, text in environment.items() if name in ENVIRONMENT}
+        self._environment = {name: text for name, text in environment.items() if not name.startswith(NOT_FOR_SSH)}
         self._is_started: dict[int, bool] = {}  # by id, of all agents whose end was not reported
         self._state, self._timer = LinkState.WAITING, Timer(lambda: None)
         self._process: LinkProcess | None = None

@@ -71,11 +71,19 @@ class KeyLogIn:
         wanted = self._offer(lambda: self._transport.auth_publickey(self._user, key.key), key.name)
         if wanted is None:
             self._refused.append(key.name)
+            self._note_refusal(key)
             return methods
         self._accepted.append(key.name)
         if wanted and KEYS not in wanted:
             raise WorldError(self._why_not(wanted))
         return wanted
+
+    def _note_refusal(self, key: Key) -> None:
+        """Keep what else than the server may be the reason why a key was refused."""
+        if problem := getattr(key.key, "problem", ""):
+            self._unusable.append(f"the SSH agent has not signed with {key.name} ({problem}): look at the agent")
+        elif key.key.public_blob is not None:
+            self._unusable.append(f"{key.name} is a certificate: `ssh-keygen -L -f` prints its dates and principals")
 
     def _offer(self, call: Callable[[], Any], key: str = "") -> list[str] | None:
         """Return which methods the server wants next, nothing if we are in; None: it has refused this one."""

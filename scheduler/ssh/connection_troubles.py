@@ -58,8 +58,8 @@ TROUBLES: Final[dict[str, tuple[str, str]]] = {
         "allow one of ours in its sshd_config ({option})",
     ),
     "late": (
-        "it is not connected after {seconds:g} s",
-        "its sshd hangs or is slow: its log may say more",
+        "it is not connected after {seconds:g} s, while {what}",
+        "its sshd hangs or is slow, then its log may say more; or a file on this side blocks whoever reads it",
     ),
     "other": (
         "the connection cannot be made ({why})",
@@ -76,7 +76,7 @@ TROUBLES: Final[dict[str, tuple[str, str]]] = {
     # ---- the log-in
     "no key": (
         "there is no key to log in with",
-        "name a key file by `identity`, or load one into the SSH agent",
+        "name a key file by `identity`, or load one into the SSH agent that SSH_AUTH_SOCK of the daemon names",
     ),
     "key missing": (
         "the key file {path} does not exist",
@@ -89,6 +89,10 @@ TROUBLES: Final[dict[str, tuple[str, str]]] = {
     "key unreadable": (
         "the key file {path} cannot be read ({why})",
         "give it to the account of the daemon, with mode 600",
+    ),
+    "key open": (
+        "the key file {path} may be read by others (mode {mode}), so it is not used, as by ssh(1)",
+        "chmod 600 {path}",
     ),
     "no private key": (
         "the key file {path} is no private key that we can use ({why})",

@@ -57,7 +57,8 @@ class Connection:
         self._socks: list[ParamikoSocket] = []
         self._transports: list[HeardTransport] = []
         self._control_channel: tuple[paramiko.Channel, str] | None = None  # and its word
-        self.is_aborted = self.is_late = False
+        self.is_aborted = False
+        self.doing = "the configuration is read"  # while it is being made
         self.control: ControlSession | None = None
         self.agents: set[RemoteAgent] = set()
         self.max_agents = 0  # at once
@@ -80,11 +81,6 @@ class Connection:
         for sock in self._socks:
             sock.shut_down()
 
-    def give_up(self) -> None:
-        """End it: making it takes too long."""
-        self.is_late = True
-        self.abort()
-
     # ---- while it is being made, in a thread of its own
 
     def make(self, with_control: bool) -> None:
@@ -95,6 +91,7 @@ class Connection:
                 if self.is_aborted:
                     raise WorldError("it took too long")
                 self._connect_hop(hop)
+            self.doing = "its control session begins"
             if with_control:
                 self._control_channel = start_control_session(self.transport, self._settings)
         except BaseException:
@@ -102,9 +99,11 @@ class Connection:
             raise
 
     def _connect_hop(self, hop: Hop) -> None:
+        self.doing = f"the known_hosts files for {hop} are read"
         keys = HostKeys(hop.known_as, hop.known_hosts, hop.trusting)
         self.notes += keys.malformed
         transport = None
+        self.doing = f"{hop} is connected, and the files of keys for it are read"
         try:
             sock = self._tunnel(hop) if self._transports else self._tcp_socket(hop)
             calls = self._relay.calls
@@ -196,6 +195,7 @@ class ConnectionPool:
         self._settings, self._relay, self._loop, self._report = settings, relay, relay.loop, report
         self._connections: list[Connection] = []  # that are up
         self._connecting: dict[Connection, Timer] = {}
+        self._stuck: set[Connection] = set()  # that were given up, and whose threads have not ended
         self._queue: deque[RemoteAgent] = deque()  # agents that wait for capacity
         self._connection_of: dict[RemoteAgent, Connection] = {}
         self._max_agents = MAX_AGENTS
@@ -312,10 +312,13 @@ class ConnectionPool:
     # ---- connections
 
     def _connect(self) -> None:
+        if len(self._stuck) >= MAX_CONNECTING:
+            self._retry_later(self._why_down)
+            return
         hops = next((each.hops for each in self._connections), [])
         connection = Connection(self._settings, self._relay, self._closed, hops)
         limit = self._loop.now + CONNECT_LIMIT * self._settings.connect_s
-        self._connecting[connection] = self._loop.at(limit, connection.give_up)
+        self._connecting[connection] = self._loop.at(limit, partial(self._give_up, connection))
         is_one_each = any(each.control and not each.max_agents for each in self._connections)
         Thread(target=self._make, args=(connection, not is_one_each), daemon=True).start()
 
@@ -331,7 +334,16 @@ class ConnectionPool:
         else:
             post(partial(self._connected, connection))
 
+    def _give_up(self, connection: Connection) -> None:
+        """Give up making a connection; its thread ends soon, unless a file that it reads blocks it."""
+        connection.abort()
+        self._stuck.add(connection)
+        self._failed(connection, told("late", seconds=CONNECT_LIMIT * self._settings.connect_s, what=connection.doing))
+
     def _connected(self, connection: Connection) -> None:
+        if connection in self._stuck:
+            self._stuck.remove(connection)
+            return
         if connection.is_aborted:
             self._failed(connection, "it was given up")
             return
@@ -352,10 +364,11 @@ class ConnectionPool:
         self._assign()
 
     def _failed(self, connection: Connection, why: str) -> None:
+        if connection not in self._connecting:  # what broke was our own doing
+            self._stuck.discard(connection)
+            return
         self._connecting.pop(connection).cancel()
         connection.abort()
-        if connection.is_late:  # what broke was our own doing
-            why = told("late", seconds=CONNECT_LIMIT * self._settings.connect_s)
         if self._control():
             self._report(Note(f"no further connection: {why}"))
         self._retry_later(why)

@@ -4,7 +4,10 @@ Certificates that are named come first; then keys of the SSH agent that are name
 may be the public half alone, and the agent have the other.
 """
 
+import base64
+import os
 import socket
+import stat
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -24,6 +27,10 @@ CERTIFIED: Final = "-cert-v01@openssh.com"  # the end of the type of a certifica
 KEY_FIELDS: Final = {"ssh-ed25519": 1, "ssh-rsa": 2}  # of a public key, after its type; others have 2
 USER_CERTIFICATE: Final = 1
 PRIVATE: Final = b"PRIVATE KEY-----"
+BEGIN: Final = b"-----BEGIN OPENSSH PRIVATE KEY-----"
+FORM: Final = b"openssh-key-v1\0"
+AGENT_SHARE: Final = 2  # an SSH agent has half the time of a server, so that it is clear which of them was late
+OPEN_TO_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(slots=True)
@@ -45,10 +52,13 @@ class Keyring:
 class HeldKey(AgentKey):  # type: ignore[misc]
     """A key that an agent holds. One that it does not sign with is refused by the server, and the next one is tried."""
 
+    problem = ""  # why it has not signed
+
     def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> bytes:
         try:
             return bytes(super().sign_ssh_data(data, algorithm))
-        except (OSError, paramiko.SSHException):  # raised here, it would end paramiko's thread and the connection
+        except (OSError, ValueError, paramiko.SSHException) as error:  # raised, it would end paramiko's thread
+            self.problem = reason(error)
             return b""
 
 
@@ -60,7 +70,7 @@ class Agent(AgentSSH):  # type: ignore[misc]
         super().__init__()
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            sock.settimeout(limit_s)
+            sock.settimeout(limit_s / AGENT_SHARE)
             sock.connect(path)
             self._connect(sock)
         except BaseException:
@@ -124,9 +134,12 @@ def _halves(path: str, held: dict[bytes, HeldKey], ring: Keyring) -> tuple[bytes
         ring.problems.append(told("key unreadable", path=path, why=reason(error)))
         return b"", None
     is_private = data is not None and PRIVATE in data
-    public = _public(f"{path}.pub" if is_private or data is None else path)
+    public = _public(f"{path}.pub" if is_private or data is None else path) or _public_half(data or b"")
     if public in held or _is_certificate(public):
         return public, held.get(public)
+    if is_private and (mode := _open_mode(path)):
+        ring.problems.append(told("key open", path=path, mode=mode))
+        return public, None
     if is_private:
         key, problem = _private(path)
         ring.problems += [problem] if problem else []
@@ -145,6 +158,28 @@ def _public(path: str) -> bytes:
     with suppress(OSError, ValueError, paramiko.SSHException):
         return bytes(PublicBlob.from_file(path).key_blob)
     return b""
+
+
+def _public_half(data: bytes) -> bytes:
+    """Return the public half that a private key of OpenSSH's own form has in clear; nothing for other forms."""
+    body = data.partition(BEGIN)[2].partition(b"-----END")[0]
+    with suppress(ValueError, paramiko.SSHException):
+        blob = base64.b64decode(body)
+        if blob.startswith(FORM):
+            message = paramiko.Message(blob[len(FORM) :])
+            for _ in range(3):  # cipher, derivation of its key, options of that
+                message.get_string()
+            return bytes(message.get_string()) if message.get_int() == 1 else b""
+    return b""
+
+
+def _open_mode(path: str) -> str:
+    """Return the mode of a key file of ours that others may read or write, which ssh(1) does not use; else nothing."""
+    with suppress(OSError):
+        status = os.stat(path)
+        if status.st_uid == os.getuid() and status.st_mode & OPEN_TO_OTHERS:
+            return f"{status.st_mode & 0o7777:04o}"
+    return ""
 
 
 def _private(path: str) -> tuple[paramiko.PKey | None, str]:

@@ -81,7 +81,8 @@ class HostKeys:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise WorldError(f"cannot read {file}: {error.strerror}") from error
+            self.malformed.append(f"cannot read {file}: {error.strerror}")  # as ssh(1), it goes on without
+            return
         for number, line in enumerate(lines, 1):
             if line.strip() and not line.lstrip().startswith("#"):
                 try:

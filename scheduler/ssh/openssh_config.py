@@ -8,19 +8,20 @@ import os
 import signal
 import subprocess
 from contextlib import suppress
+from tempfile import TemporaryFile
 from time import monotonic
-from typing import Final
+from typing import IO, Final
 
 from scheduler.errors import WorldError
 from scheduler.model.protocol import printable
 from scheduler.ssh.config_words import OLD_NAMES, Options
 
-LAST_WAIT_S: Final = 0.2  # for the pipes of a group that was killed
 BANNER: Final = "OpenSSH_"  # which OpenSSH's ssh says first, with -v
 READING: Final = "Reading configuration data "
 LOOP: Final = "jumphost loop via "
 NO_COMMAND: Final = "Cannot execute command-line and remote command"
 SAID_CHARACTERS: Final = 600
+NEEDED: Final = ("hostname", "port", "user")
 
 
 class NotOpenSshError(Exception):
@@ -53,7 +54,10 @@ class OpenSshConfig:
         if code != 0:
             text = " / ".join(line for line in said if not line.startswith(("debug", BANNER)))[:SAID_CHARACTERS]
             raise WorldError(self._why(name, text or f"it has exited with {code}"))
-        return _options(out)
+        options = _options(out)
+        if missing := [word for word in NEEDED if word not in options]:
+            raise WorldError(f"{self._program} -G does not say {' and '.join(missing)} of {name}: is it OpenSSH's own?")
+        return options
 
     def _why(self, name: str, text: str) -> str:
         if LOOP in text:
@@ -66,22 +70,31 @@ class OpenSshConfig:
 
     def _run(self, argv: list[str]) -> tuple[int, bytes, list[str]]:
         """Return exit status, output, and what was said in lines."""
+        with TemporaryFile() as out, TemporaryFile() as errors:  # no pipes: a child of Match exec may hold them on
+            code = self._await_end(argv, out, errors)
+            lines = self._lines(_read(errors))
+            if code is not None:
+                return code, _read(out), lines
+        if not lines:
+            raise WorldError(f"{self._program} says nothing for {self._within_s:g} s (`{' '.join(argv)}`); look at it")
+        raise WorldError(
+            f"ssh(1) took more than {self._within_s:g} s to read its configuration (`{' '.join(argv)}`); look at its "
+            f"Match exec, and at CanonicalizeHostname if names cannot be resolved{self._exec_places()}"
+        )
+
+    def _await_end(self, argv: list[str], out: IO[bytes], errors: IO[bytes]) -> int | None:
+        """Run a program and return its exit status; None: it was late, and was killed with its group."""
         try:
-            child = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-            )
+            child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, start_new_session=True)
         except OSError as error:
             raise WorldError(f"{self._program} cannot be started: {error.strerror}") from error
         try:
-            out, errors = child.communicate(timeout=max(self._deadline - monotonic(), 0.0))
-        except subprocess.TimeoutExpired as error:
-            self._end(child)
-            self._lines(error.stderr or b"")
-            raise WorldError(
-                f"ssh(1) took more than {self._within_s:g} s to read its configuration (`{' '.join(argv)}`); look at "
-                f"its Match exec, and at CanonicalizeHostname if names cannot be resolved{self._exec_places()}"
-            ) from error
-        return child.returncode, out, self._lines(errors)
+            return child.wait(max(self._deadline - monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            return None
 
     def _lines(self, said: bytes) -> list[str]:
         """Return what was said in lines, and keep the names of the files that were read."""
@@ -96,16 +109,10 @@ class OpenSshConfig:
         places = [place for file in self._files for place in places_in(file, "match")]
         return f" ({', '.join(places)})" if places else ""
 
-    def _end(self, child: "subprocess.Popen[bytes]") -> None:
-        """Kill the group, and wait for the child; who holds the pipes still is not waited for."""
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            child.communicate(timeout=LAST_WAIT_S)
-        for pipe in (child.stdout, child.stderr):
-            if pipe is not None:
-                pipe.close()
-        child.wait()
+
+def _read(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 def _options(out: bytes) -> Options:

@@ -140,9 +140,12 @@ def _check_owner(path: str) -> None:
         status = os.stat(path)
     except OSError:
         return  # which who reads it says
-    is_others = status.st_mode & WRITABLE or status.st_uid not in (0, os.geteuid())
-    if is_others and stat.S_ISREG(status.st_mode):  # /dev/null holds nothing that others write
-        raise WorldError(f"{path}: others may write to it, or own it; refused, as ssh(1) does: chmod go-w {path}")
+    if not stat.S_ISREG(status.st_mode):  # /dev/null holds nothing that others write
+        return
+    if status.st_uid not in (0, os.geteuid()):
+        raise WorldError(f"{path}: it is another user's; refused, as ssh(1) does: chown it to the user of the daemon")
+    if status.st_mode & WRITABLE:
+        raise WorldError(f"{path}: others may write to it; refused, as ssh(1) does: chmod go-w {path}")
 
 
 def _options(config: Configuration, target: Target) -> Options:
@@ -256,7 +259,10 @@ def _known_hosts(options: Options, named: str, home: str) -> tuple[Path, ...]:
     for option in ("userknownhostsfile", "globalknownhostsfile"):
         for word in value(options, option).split():
             if word[0] not in "/~":
-                raise WorldError(f"{option} {value(options, option)}: the names of its files must begin with / or ~")
+                text = value(options, option)
+                raise WorldError(
+                    f"{option} {text}: names must begin with / or ~ and have no blanks to be followed here"
+                )
             files.append(Path(_expanded(word, {}, home)))
     return tuple(files)
 

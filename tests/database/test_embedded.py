@@ -360,6 +360,16 @@ def public() -> Iterator[Path]:
     shutil.rmtree(top)
 
 
+def test_server_that_an_agent_starts_has_not_the_word_of_the_agent(spawn: Spawn, tmp_path: Path) -> None:
+    """By that word a host finds what an agent has left, to kill it; others may use the server by then."""
+    child = spawn(JOIN, tmp_path / "pg", DROVER_WORD="0123456789abcdef")
+    _conninfo(child)
+    postmaster = _postmaster(tmp_path / "pg")
+    for pid in (postmaster, _parent(postmaster)):
+        assert b"DROVER_WORD" not in Path(f"/proc/{pid}/environ").read_bytes()
+    _leave(child)
+
+
 @pytest.mark.slow
 def test_normal_user_has_an_embedded_database_too(public: Path, spawn: Spawn) -> None:
     python = "runuser", "-u", "nobody", "--", str(public / "python")

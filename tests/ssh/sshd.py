@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -126,8 +126,8 @@ def serving(folder: Path, **keys: object) -> Iterator[Server]:
         server.close()
 
 
-def run(*argv: str) -> str:
-    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+def run(*argv: str, env: Mapping[str, str] | None = None) -> str:
+    return subprocess.run(argv, check=True, capture_output=True, text=True, env=env and os.environ | env).stdout
 
 
 def free_ports(count: int) -> list[int]:

@@ -80,5 +80,5 @@ def test_ssh_config_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     (hop,) = route(SshSettings("alpha", "alpha", "me", ssh_config=str(config)))
     assert hop.address == "10.0.0.1"
     config.chmod(0o664)
-    with pytest.raises(WorldError, match="others may write to it, or own it; refused"):
+    with pytest.raises(WorldError, match="others may write to it; refused"):
         route(SshSettings("alpha", "alpha", "me", ssh_config=str(config)))

@@ -140,6 +140,35 @@ def test_a_key_with_a_passphrase_that_an_agent_holds_is_used(
     assert is_up(join(server.settings()))
 
 
+def test_a_key_with_a_passphrase_and_no_public_file_is_found_in_the_agent(
+    serve: Serve, configured: Configured, agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(MaxAuthTries="2")
+    key = server.user_key.path
+    monkeypatch.setenv("SSH_AUTH_SOCK", agent(*keys(tmp_path, 4), key))
+    run("ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(key))
+    key.with_name(f"{key.name}.pub").unlink()
+    assert is_up(configured(server, f"IdentityFile {key}"))
+
+
+def test_an_agent_that_does_not_sign_is_named(
+    server: Server, configured: Configured, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = agent(server.user_key.path)
+    run("ssh-add", "-q", "-d", str(server.user_key.path), env={"SSH_AUTH_SOCK": path})
+    run("ssh-add", "-q", "-c", str(server.user_key.path), env={"SSH_AUTH_SOCK": path, "SSH_ASKPASS": "/bin/false"})
+    monkeypatch.setenv("SSH_AUTH_SOCK", path)
+    assert ": look at the agent" in why_down(configured(server, f"IdentityFile {server.user_key.path}.pub"))
+
+
+def test_a_certificate_that_is_refused_is_said_to_be_one(serve: Serve, configured: Configured, tmp_path: Path) -> None:
+    authority, (key,) = Keys(tmp_path / "authority"), keys(tmp_path, 1)
+    server = serve(TrustedUserCAKeys=f"{authority.path}.pub")
+    certificate = certify(authority, key, "-V", "20010101:20010102")
+    why = why_down(configured(server, f"IdentityFile {key}", f"CertificateFile {certificate}", "IdentitiesOnly yes"))
+    assert f"{certificate} is a certificate: `ssh-keygen -L -f` prints its dates and principals" in why
+
+
 def test_an_agent_that_is_gone_is_named(
     server: Server, configured: Configured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,12 +1,13 @@
 """Claims about ssh_config(5): a host leads to where ssh(1) goes, or what cannot be followed is said first."""
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from scheduler.drivers.ssh_protocol import LinkDown, LinkUp, NotStarted, SshSettings, Started
+from scheduler.drivers.ssh_protocol import LinkDown, LinkUp, Note, NotStarted, SshSettings, Started
 from tests.agent_tools import is_gone
 from tests.ssh.conftest import Join, Serve
 from tests.ssh.host import Host
@@ -179,11 +180,50 @@ def test_a_match_exec_that_hangs_is_ended_and_named(server: Server, join: Join, 
     assert "socket:" not in open_files.read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "test"), [("SITE", "x", "test $SITE"), ("SHELL", "/bin/bash", "[[ a == a* ]]")]
+)
+def test_programs_of_match_exec_have_the_environment_of_the_daemon(
+    machines: Machines, join: Join, name: str, text: str, test: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, text)
+    machines.write(f'Match originalhost alpha exec "{test}"\n Port {{alpha}}\nHost *\n Port {{beta}}\n')
+    assert port_of(join(machines.settings())) == machines.alpha.port
+
+
+def test_a_process_that_match_exec_leaves_is_not_waited_for(server: Server, join: Join, tmp_path: Path) -> None:
+    config, pid = tmp_path / "config", tmp_path / "pid"
+    config.write_text(f'Match exec "sleep 1000 & echo $! >{pid}"\n Compression no\n')
+    host = join(server.settings(ssh_config=str(config), connect_s=6.0))
+    host.until(lambda: host.all(LinkUp) or host.all(LinkDown))
+    assert host.all(LinkUp)
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("word", "setting"), [("UserKnownHostsFile", "known_hosts"), ("IdentityFile", "identity")])
+def test_a_file_that_blocks_keeps_a_host_down_with_a_reason(
+    server: Server, join: Join, tmp_path: Path, word: str, setting: str
+) -> None:
+    os.mkfifo(fifo := tmp_path / "fifo")
+    (config := tmp_path / "config").write_text(f"{word} {fifo}\n")
+    host = join(server.settings(ssh_config=str(config), connect_s=1.0, **{setting: ""}))
+    assert "it is not connected after 3 s, while " in why_down(host)
+    host.sh("true")
+    host.until(host.over)
+
+
+def test_a_known_hosts_file_that_cannot_be_read_is_passed_over(server: Server, join: Join, tmp_path: Path) -> None:
+    host = join(server.settings(known_hosts=f"{tmp_path} {server.known_hosts}"))
+    host.until(lambda: host.all(LinkUp) or host.all(LinkDown))
+    assert host.all(LinkUp)
+    assert [note.text for note in host.all(Note)] == [f"cannot read {tmp_path}: Is a directory"]
+
+
 def test_a_file_of_ssh_itself_that_others_may_write_to_is_refused(server: Server, join: Join, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text("Host alpha\n")
     config.chmod(0o666)
-    assert "others may write to it, or own it; refused" in why_down(join(server.settings(ssh_config=str(config))))
+    assert "others may write to it; refused" in why_down(join(server.settings(ssh_config=str(config))))
 
 
 # ---------------------------------------------------------------- without ssh(1)

@@ -75,9 +75,10 @@ class Place:
     def with_key(self, path: object, **options: object) -> SshSettings:
         return self.serve(**options).settings(identity=str(path))
 
-    def key(self, kind: str = "ed25519", phrase: str = "") -> Path:
+    def key(self, kind: str = "ed25519", phrase: str = "", mode: int = 0o600) -> Path:
         path = self.folder / f"key of {kind}"
         run("ssh-keygen", "-q", "-t", kind, "-N", phrase, "-f", str(path))
+        path.chmod(mode)
         return path
 
     def file(self, text: str) -> Path:
@@ -205,6 +206,7 @@ BY_TROUBLE: dict[str, Callable[[Place], SshSettings]] = {
     "key missing": lambda place: place.with_key("/no/such"),
     "key locked": lambda place: place.with_key(place.key(phrase="secret")),
     "key unreadable": lambda place: place.with_key(place.folder),
+    "key open": lambda place: place.with_key(place.key(mode=0o644)),
     "no private key": lambda place: place.with_key(place.file("hello\n")),
     "no signature": lambda place: place.serving(KeyServer, disabled=["rsa-sha2-512", "rsa-sha2-256"]),
     "permission denied": lambda place: place.with_key(place.key()),
