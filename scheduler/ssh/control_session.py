@@ -103,7 +103,8 @@ class ControlSession:
     def signal(self, pid: int, name: str, on_answer: OnAnswer = lambda: None) -> Answer:
         """Send a signal to a process group that was added.
 
-        The answer is "alive", which zombies are too, or "gone": then it is guarded no longer.
+        The answer is "alive", which zombies are too; "gone"; or "refused", as it runs as another user. It is guarded no
+        longer when it is gone, or KILL was refused.
         """
         return self._ask(f"kill {pid} {name}", pid, on_answer)
 

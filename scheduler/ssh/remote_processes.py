@@ -2,7 +2,7 @@
 
 An agent begins as the shim: sh prints its pid, and reads a script that waits for a line before it becomes the agent. By
 then the control session (control_session.py) guards that pid, so no agent runs unguarded. The reports are NotStarted;
-or Started, and then Ended or Lost. Its last output may come later, and what is left of its process group is killed
+or Started, and then Ended, Lost or Left. Its last output may come later. What remains of its process group is killed
 after that, and then what has left the group.
 """
 
@@ -14,7 +14,7 @@ import paramiko
 
 from scheduler.drivers.loop import Callback, Steps, Task, Until
 from scheduler.drivers.os_calls import close_all
-from scheduler.drivers.ssh_protocol import Ended, Lost, Note, NotStarted, Report, SshSettings, Started
+from scheduler.drivers.ssh_protocol import Ended, Left, Lost, Note, NotStarted, Report, SshSettings, Started
 from scheduler.errors import WorldError, reason
 from scheduler.ssh.connection_troubles import who
 from scheduler.ssh.control_session import Answer, ControlSession
@@ -52,11 +52,12 @@ class RemoteAgent:
         self._report, self._release = report, release
         self.control: ControlSession | None = None
         self._channel: paramiko.Channel | None = None  # since the host has opened a session
-        self.is_over = False  # NotStarted, Ended or Lost was reported
+        self.is_over = False  # NotStarted, Ended, Lost or Left was reported
         self._pid = 0
         self._is_running = False
         self._is_drained = False  # its channel has ended, and all output was passed on
         self._was_killed = False  # by a request of the supervisor
+        self._is_left = False  # it may not be killed
         self._why_lost = ""
         self._resume: Callable[[Any], None] = lambda _value: None
         self._change = Callback(self._await_change)  # steps wait for it until `_notify` is called
@@ -89,7 +90,7 @@ class RemoteAgent:
         """Send a signal to its process group; an agent that does not run yet never will."""
         if self._is_running and self.control is not None:
             self._was_killed |= name == "KILL"
-            self.control.signal(self._pid, name)
+            answer = self.control.signal(self._pid, name, lambda: self._signalled(name, answer))
         elif not self._is_running and not self.is_over:
             self._not_started("it was killed before it had started")
             self._abandon()
@@ -105,6 +106,15 @@ class RemoteAgent:
         elif not self.is_over:
             self._not_started(why, is_lost=True)
             self._abandon()
+
+    def _signalled(self, name: str, answer: Answer) -> None:
+        if answer.text != "refused" or self.is_over:
+            return
+        if name == "KILL":
+            self._is_left = True
+            self._notify()
+        else:
+            self._report(Note(f"SIG{name} is refused: process {self._pid} runs as another user by now"))
 
     # ---- its life
 
@@ -132,6 +142,8 @@ class RemoteAgent:
         end = yield from self._await_end(channel, pid)
         self.is_over = True
         self._report(end)
+        if isinstance(end, Left):
+            self._close_channel()
         yield from self._await_output(pid)
         yield from self._end_group(pid)
 
@@ -204,8 +216,8 @@ class RemoteAgent:
         self._not_started(said or "its host ended the session without a word")
         self._abandon()
 
-    def _await_end(self, channel: paramiko.Channel, pid: int) -> Steps[Ended | Lost]:
-        """Return how it ended once the host has reported that, or that it is lost.
+    def _await_end(self, channel: paramiko.Channel, pid: int) -> Steps[Ended | Left | Lost]:
+        """Return how it ended once the host has reported that, or that it is lost, or left.
 
         An agent killed, but not by us, may have been killed by its control session when the lease ran out: then it is
         lost. So that session is asked; it does not answer if it was.
@@ -213,6 +225,8 @@ class RemoteAgent:
         while not hasattr(channel, EXIT_SIGNAL) and channel.exit_status < 0:
             if self._why_lost:
                 return Lost(self.id, self._why_lost)
+            if self._is_left:
+                return Left(self.id, pid)
             if self._is_drained and channel.eof_received:  # without that its connection is gone, and `lose` is called
                 return Lost(self.id, "its host did not say how it ended")
             yield self._change

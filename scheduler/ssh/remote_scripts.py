@@ -63,6 +63,9 @@ _RUN_AGENT: Final = _BEGIN + (
 # not kill the script before it has killed the agents, so it ignores SIGPIPE. `kill` is the shell's own: it needs no
 # session and no place in a full process table.
 #
+# `kill` fails if there is no such group, and if none of it may be signalled: if its leader, of the same start, is there
+# after that. A zombie that was another user's may not be signalled either.
+#
 # The sweeper is a process of its own: reading environments takes a tenth of a second where there are 2,000 processes,
 # hangs with a process that hangs, and needs programs. It gets a line of words (4) and answers to us (3), and we
 # ask no more before that, so nothing waits for it. Each word is looked for twice: a process has no environment while it
@@ -71,10 +74,10 @@ _RUN_AGENT: Final = _BEGIN + (
 _CONTROL: Final = """\
 kill_group() { kill -s "$1" -- "-$2"; }
 kill -s 0 -- -$$ 2>/dev/null || kill_group() { kill "-$1" "-$2"; }
-look() { stat= pgrp= began=
+look() { stat= state= pgrp= began=
 if [ -r "/proc/$$/stat" ]; then
 { while IFS= read -r line || [ -n "$line" ]; do stat="$stat $line"; done <"/proc/$1/stat"; } 2>/dev/null
-set -- ${stat##*) }; pgrp=${3-} began=${20-}
+set -- ${stat##*) }; state=${1-} pgrp=${3-} began=${20-}
 else began=$(LC_ALL=C TZ=UTC0 ps -o lstart= -p "$1" 2>/dev/null | tr -cs 0-9A-Za-z:\\\\n _); fi
 [ -n "$began" ]; }
 look $$ || { echo "neither /proc nor ps -o lstart says when a process began" >&2; exit 125; }
@@ -103,9 +106,12 @@ add() { case $1 in "" | *[!0-9]* | 0* | 1 | ????????*) echo "$word $1 stranger";
 look "$1" || { echo "$word $1 gone"; return; }
 is_shim "$1" "$2" || { echo "$word $1 stranger"; return; }
 forget "$1"; groups="$groups $1/$began/$2"; echo "$word $1 added"; }
-send_signal() { is_unknown=
-if is_ours "$1" && { kill_group "$2" "$1"; kill_group 0 "$1"; } || [ -n "$is_unknown" ]; then echo "$word $1 alive"
-else forget "$1"; echo "$word $1 gone"; fi; }
+is_there() { find_guarded "$1" && look "$1" && [ "$began" = "$start" ]; }
+send_signal() { is_unknown= answer=gone
+if is_ours "$1" && { kill_group "$2" "$1"; kill_group 0 "$1"; } || [ -n "$is_unknown" ]; then answer=alive
+elif is_there "$1"; then case ${state:-$(ps -o stat= -p "$1")} in [ZX]*) answer=alive ;; *) answer=refused ;; esac; fi
+case $answer/$2 in gone/* | refused/KILL) forget "$1" ;; esac
+echo "$word $1 $answer"; }
 echo "DROVER $word ready"
 while read -r verb pid more; do
 case $verb in

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from scheduler.ssh.remote_scripts import (
 )
 from tests.agent_tools import is_gone, watch
 from tests.needs import need
+from tests.other_user import setuid_program
 from tests.patience import PATIENCE_S
 
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-m", "tests.ssh.recycled")
@@ -34,12 +36,13 @@ WORD = "f" * 32  # of a control session; agents have their own, or other tests w
 class Session:
     """What sshd would start: a script in a session of its own, between pipes; its sh has said its pid."""
 
-    def __init__(self, shell: list[str], script: RemoteScript, proc: str = "/proc/") -> None:
+    def __init__(self, shell: list[str], script: RemoteScript, proc: str = "/proc/", user: int | None = None) -> None:
         need(shell[0])
         word, sh, option, bootstrap, *rest = shlex.split(script.command.decode())
         assert (word, sh, option) == ("exec", "/bin/sh", "-c")
         pipe, argv = subprocess.PIPE, [*shell, "-c", bootstrap, *rest]
-        self.process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True)
+        keys: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "bufsize": 0, "user": user}
+        self.process = subprocess.Popen(argv, **keys, start_new_session=True)
         self.reply = read_reply(script.word, self.hear().encode() + b"\n")
         assert self.reply == RemotePid(self.process.pid, script.word)
         self.send(script.line.replace(b"/proc/", proc.encode()))
@@ -96,9 +99,9 @@ def control(shell: list[str], lease_s: int) -> Iterator[Session]:
 class Agent(Session):
     """An agent behind its shim, ours to reap; its process is named as the control session wants it."""
 
-    def __init__(self, shell: list[str], *argv: bytes) -> None:
+    def __init__(self, shell: list[str], *argv: bytes, user: int | None = None) -> None:
         self.word = new_word()
-        super().__init__(shell, agent_script(self.word, argv or (b"sleep", b"600"), {}, b""))
+        super().__init__(shell, agent_script(self.word, argv or (b"sleep", b"600"), {}, b""), user=user)
         assert is_ready(self.word, self.hear().encode() + b"\n")
         self.pid = self.process.pid
         self.named = f"{self.pid} {self.word}"
@@ -203,6 +206,23 @@ def test_what_an_agent_left_in_its_group_is_found_by_its_word_and_killed(control
         assert time.monotonic() < deadline
     assert is_gone(left)
     agent.close()
+
+
+def test_signal_to_another_users_process_is_refused_and_of_its_zombie_it_is_not_said(shell: list[str]) -> None:
+    control = Session(shell, control_script(WORD, 20), user=1)
+    assert is_ready(WORD, control.hear().encode() + b"\n")
+    with setuid_program() as become:
+        agent = Agent(shell, *map(os.fsencode, become), b"echo up; exec sleep 600", user=1)
+        add(control, agent)
+        assert agent.hear() == "up"
+    assert control.ask(f"kill {agent.pid} TERM") == f"{WORD} {agent.pid} refused"
+    os.kill(agent.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)
+    assert control.ask(f"kill {agent.pid} 0") == f"{WORD} {agent.pid} alive"
+    agent.wait()
+    assert control.ask(f"kill {agent.pid} KILL") == f"{WORD} {agent.pid} gone"
+    agent.close()
+    control.close()
 
 
 # ---------------------------------------------------------------- processes that are not ours
