@@ -36,23 +36,46 @@ SWEEP_ROUNDS: Final = 6  # one a second, for what dies slowly
 VARIABLE: Final = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 TEXT_BYTES: Final = 200  # of what a host printed, in a message
 
-# What follows `exec /bin/sh -c`. Traps: fish reads a backslash within single quotes, csh an exclamation mark and the
-# end of a line, and csh takes no word of 1 KiB. The default IFS ends with a newline, which a line that is read cannot
-# have: its words find it as $2. dash takes a negative pid as in the first kill only; busybox says that this failed, and
-# has sent the signal.
+# What follows `exec /bin/sh -c`, in any login shell. Traps: fish reads a backslash within single quotes, csh an
+# exclamation mark and the end of a line, and csh takes no word of 1 KiB. The control session reads it byte by byte, in
+# /proc, before it guards an agent: so it is short.
 _BEGIN: Final = (
     '[ $$ -gt 1 ] || { echo "it is process $$ there, whose group is none of its own" >&2; exit 125; }; '
-    'echo "DROVER $1 $$"; set -- "$1" "${IFS#??}"; IFS= read -r drover || exit 125; '
+    'echo "DROVER $1 $$"; IFS= read -r DROVER_LINE || exit 125; eval "$DROVER_LINE"'
 )
-_RUN_SCRIPT: Final = _BEGIN + 'word=$1; eval "eval $drover"'
+# Then comes one line. The default IFS ends with a newline, which a line cannot have: quoted words find it as $2. dash
+# takes a negative pid as in the first kill only; busybox says that this failed, and has sent the signal.
+_LINE: Final = 'unset DROVER_LINE; set -- "$1" "${IFS#??}"; '
+_RUN_SCRIPT: Final = _LINE + "word=$1; eval SCRIPT"
 # The shim. sshd has made it the leader of a session and a group of its own, which it checks, as signals go to that.
-_RUN_AGENT: Final = _BEGIN + (
-    "kill -s 0 -- -$$ 2>/dev/null || kill -0 -$$ 2>/dev/null || "
-    '{ echo "sshd gave it no process group of its own" >&2; exit 125; }; '
-    'export DROVER_WORD="$1"; eval "set -- $drover"; cd -- "$1" || exit 125; shift; '
-    'until [ "$1" = -- ]; do export "$1"; shift; done; shift; '
-    'command -v -- "$1" >/dev/null || { echo "$1: not found" >&2; exit 127; }; '
-    'echo "DROVER $DROVER_WORD ready"; read -r _ || exit 125; exec "$@"'
+# A program that is named by its path is looked at: not all shells say what is wrong with one, and none in time. That
+# starts no process and reads the first line only. On PATH it is mostly a binary, whose first line may be long.
+_RUN_AGENT: Final = (
+    _LINE
+    + """
+kill -s 0 -- -$$ 2>/dev/null || kill -0 -$$ 2>/dev/null ||
+{ echo "sshd gave it no process group of its own" >&2; exit 125; };
+export DROVER_WORD="$1"; set -- WORDS; cd -- "$1" || exit 125; shift;
+until [ "$1" = -- ]; do export "$1"; shift; done; shift;
+refuse() { echo "$2: $3" >&2; exit "$1"; };
+check() {
+[ -e "$1" ] || refuse 127 "$1" "not found";
+[ ! -d "$1" ] || refuse 126 "$1" "it is a directory; name a program";
+[ -f "$1" ] || refuse 126 "$1" "it is no ordinary file; name a program";
+[ -x "$1" ] || refuse 126 "$1" "it is not executable, or is on a noexec mount; chmod a+x it, or move it";
+{ IFS= read -r DROVER_LINE <"$1"; } 2>/dev/null; set -- "$1" "${DROVER_LINE-}"; unset DROVER_LINE;
+case $2 in
+"#!"*"\r") refuse 126 "$1" "its lines end in CR LF, so that its interpreter is not found; try dos2unix(1)" ;;
+"#!"*) set -- "$1" "${2#??}"; set -- "$1" "${2#"${2%%[! \t]*}"}"; set -- "$1" "${2%%[ \t]*}";
+[ -z "$2" ] || [ -x "$2" ] || refuse 126 "$1"
+"its interpreter $2 is not there or not executable; install it or correct the first line" ;;
+esac; };
+case $1 in
+*/*) check "$1" ;;
+*) command -v -- "$1" >/dev/null || refuse 127 "$1" "not found" ;;
+esac;
+echo "DROVER $DROVER_WORD ready"; read -r _ || exit 125; exec "$@"
+""".strip().replace("\n", " ")
 )
 
 # Traps: `read` leaves out NULs, in dash and bash; the name in a stat file may hold line ends, brackets and blanks. The
@@ -179,7 +202,8 @@ def control_script(word: str, lease_s: int) -> RemoteScript:
     script = _CONTROL
     for name, number in numbers.items():
         script = script.replace(name, str(number))
-    return _remote_script("control", _RUN_SCRIPT, word, script.encode())
+    line = _RUN_SCRIPT.encode().replace(b"SCRIPT", _quoted(script.encode()))
+    return _remote_script("control", word, line)
 
 
 def agent_script(
@@ -191,7 +215,8 @@ def agent_script(
     variables = [name + b"=" + text for name, text in environment.items()]
     if any(len(each) > WORD_BYTES for each in (*variables, *argv)):
         raise AgentError(TOO_LONG)
-    return _remote_script("agent", _RUN_AGENT, word, directory or b".", *variables, b"--", *argv)
+    words = b" ".join(map(_quoted, (directory or b".", *variables, b"--", *argv)))
+    return _remote_script("agent", word, _RUN_AGENT.encode().replace(b"WORDS", words))
 
 
 def read_reply(word: str, output: bytes) -> RemotePid | None:
@@ -223,9 +248,9 @@ def shown(output: bytes) -> str:
     return repr(output[:TEXT_BYTES].decode("ascii", "backslashreplace"))
 
 
-def _remote_script(role: str, begin: str, word: str, *words: bytes) -> RemoteScript:
-    command = f"exec /bin/sh -c '{begin}' drover-{role} {word}"
-    return RemoteScript(word, command.encode(), b" ".join(map(_quoted, words)) + b"\n")
+def _remote_script(role: str, word: str, line: bytes) -> RemoteScript:
+    command = f"exec /bin/sh -c '{_BEGIN}' drover-{role} {word}"
+    return RemoteScript(word, command.encode(), line + b"\n")
 
 
 def _quoted(text: bytes) -> bytes:

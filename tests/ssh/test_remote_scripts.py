@@ -3,12 +3,15 @@
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -294,6 +297,66 @@ def test_a_shim_whose_connection_ends_never_becomes_the_agent(shell: list[str]) 
     out, _ = session.process.communicate(timeout=20)
     assert out.decode() == f"DROVER {WORD} ready\n"
     assert session.process.returncode == 125
+
+
+SHEBANG = "its interpreter /no/such is not there or not executable; install it or correct the first line"
+
+
+@pytest.mark.parametrize(
+    ("head", "mode", "why"),
+    [
+        (b"#!/bin/sh\r\n", 0o755, "its lines end in CR LF, so that its interpreter is not found; try dos2unix(1)"),
+        (b"#! \t /no/such\n", 0o755, SHEBANG),
+        (b"#!/no/such x /bin/sh", 0o755, SHEBANG),
+        (b"#!/bin/sh\n", 0o644, "it is not executable, or is on a noexec mount; chmod a+x it, or move it"),
+    ],
+    ids=["crlf", "interpreter", "arguments", "mode"],
+)
+def test_program_that_cannot_be_executed_is_refused_with_what_is_wrong(
+    shell: list[str], tmp_path: Path, head: bytes, mode: int, why: str
+) -> None:
+    program = tmp_path / "it's * a"
+    program.write_bytes(head)
+    program.chmod(mode)
+    assert refusal(shell, program) == (126, f"{program}: {why}\n")
+
+
+def test_what_is_no_program_is_refused_with_what_it_is(shell: list[str], tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o755)
+    assert refusal(shell, tmp_path) == (126, f"{tmp_path}: it is a directory; name a program\n")
+    assert refusal(shell, pipe) == (126, f"{pipe}: it is no ordinary file; name a program\n")
+    assert refusal(shell, tmp_path / "none") == (127, f"{tmp_path}/none: not found\n")
+
+
+def refusal(shell: list[str], program: Path) -> tuple[int, str]:
+    """Return with what status a shim refuses a program, and what it says; it was never ready."""
+    session = Session(shell, agent_script(WORD, [bytes(program)], {}, b""))
+    out, err = session.process.communicate(timeout=20)
+    assert out == b""
+    return session.process.returncode, err.decode()
+
+
+@pytest.mark.parametrize("head", [b"#!/bin/sh\n", b"#! /bin/sh -e\n", b"#!/bin/sh", b"#!\n", b"#!\t/bin/sh  \n", b""])
+def test_program_that_can_be_executed_begins(shell: list[str], tmp_path: Path, head: bytes) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(head)
+    program.chmod(0o755)
+    session = Session(shell, agent_script(WORD, [bytes(program)], {}, b""))
+    assert session.hear() == f"DROVER {WORD} ready"
+    session.close()
+
+
+def test_program_that_can_be_executed_and_not_read_begins(shell: list[str]) -> None:
+    with TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        program = Path(shutil.copy(shutil.which("true") or "", folder))
+        program.chmod(0o711)
+        session = Session(shell, agent_script(WORD, [bytes(program)], {}, b"/"), user=1)
+        assert session.hear() == f"DROVER {WORD} ready"
+        session.say("")
+        assert session.process.wait(20) == 0
+        session.close()
 
 
 @pytest.mark.parametrize(
