@@ -40,7 +40,7 @@ TEXT_BYTES: Final = 200  # of what a host printed, in a message
 # exclamation mark and the end of a line, and csh takes no word of 1 KiB. The control session reads it byte by byte, in
 # /proc, before it guards an agent: so it is short.
 _BEGIN: Final = (
-    '[ $$ -gt 1 ] || { echo "it is process $$ there, whose group is none of its own" >&2; exit 125; }; '
+    '[ $$ -gt 1 ] || { echo "it is process 1 there" >&2; exit 125; }; '
     'echo "DROVER $1 $$"; IFS= read -r DROVER_LINE || exit 125; eval "$DROVER_LINE"'
 )
 # Then comes one line. The default IFS ends with a newline, which a line cannot have: quoted words find it as $2. dash
@@ -48,8 +48,6 @@ _BEGIN: Final = (
 _LINE: Final = 'unset DROVER_LINE; set -- "$1" "${IFS#??}"; '
 _RUN_SCRIPT: Final = _LINE + "word=$1; eval SCRIPT"
 # The shim. sshd has made it the leader of a session and a group of its own, which it checks, as signals go to that.
-# A program that is named by its path is looked at: not all shells say what is wrong with one, and none in time. That
-# starts no process and reads the first line only. On PATH it is mostly a binary, whose first line may be long.
 _RUN_AGENT: Final = (
     _LINE
     + """
@@ -57,26 +55,27 @@ kill -s 0 -- -$$ 2>/dev/null || kill -0 -$$ 2>/dev/null ||
 { echo "sshd gave it no process group of its own" >&2; exit 125; };
 export DROVER_WORD="$1"; set -- WORDS; cd -- "$1" || exit 125; shift;
 until [ "$1" = -- ]; do export "$1"; shift; done; shift;
-refuse() { echo "$2: $3" >&2; exit "$1"; };
-check() {
-[ -e "$1" ] || refuse 127 "$1" "not found";
-[ ! -d "$1" ] || refuse 126 "$1" "it is a directory; name a program";
-[ -f "$1" ] || refuse 126 "$1" "it is no ordinary file; name a program";
-[ -x "$1" ] || refuse 126 "$1" "it is not executable, or is on a noexec mount; chmod a+x it, or move it";
-{ IFS= read -r DROVER_LINE <"$1"; } 2>/dev/null; set -- "$1" "${DROVER_LINE-}"; unset DROVER_LINE;
-case $2 in
-"#!"*"\r") refuse 126 "$1" "its lines end in CR LF, so that its interpreter is not found; try dos2unix(1)" ;;
-"#!"*) set -- "$1" "${2#??}"; set -- "$1" "${2#"${2%%[! \t]*}"}"; set -- "$1" "${2%%[ \t]*}";
-[ -z "$2" ] || [ -x "$2" ] || refuse 126 "$1"
-"its interpreter $2 is not there or not executable; install it or correct the first line" ;;
-esac; };
-case $1 in
-*/*) check "$1" ;;
-*) command -v -- "$1" >/dev/null || refuse 127 "$1" "not found" ;;
-esac;
+CHECK;
 echo "DROVER $DROVER_WORD ready"; read -r _ || exit 125; exec "$@"
 """.strip().replace("\n", " ")
 )
+_CHECK_NAME: Final = 'command -v -- "$1" >/dev/null || { echo "$1: not found" >&2; exit 127; }'
+# A program that is named by its path is looked at: not all shells say what is wrong with one, and none in time. That
+# starts no process and reads the first line only. On PATH it is mostly a binary, whose first line may be long.
+_CHECK_PATH: Final = """
+no() { echo "$1: $2" >&2; exit ${3-126}; };
+check() {
+[ -e "$1" ] || no "$1" "not found" 127;
+[ -f "$1" ] || no "$1" "it is a directory or a device; name a program";
+[ -x "$1" ] || no "$1" "it is not executable, or is on a noexec mount; chmod a+x it, or move it";
+{ IFS= read -r DROVER_LINE <"$1"; } 2>/dev/null; set -- "$1" "${DROVER_LINE-}"; unset DROVER_LINE;
+case $2 in
+"#!"*"\r") no "$1" "its lines end in CR LF, so that its interpreter is not found; try dos2unix(1)" ;;
+"#!"*) set -- "$1" "${2#??}"; set -- "$1" "${2#"${2%%[! \t]*}"}"; set -- "$1" "${2%%[ \t]*}";
+[ -z "$2" ] || [ -x "$2" ] ||
+no "$1" "its interpreter $2 is not there or not executable; install it or correct the first line" ;;
+esac; }; check "$1"
+""".strip().replace("\n", " ")
 
 # Traps: `read` leaves out NULs, in dash and bash; the name in a stat file may hold line ends, brackets and blanks. The
 # word is in the first line, which is short to read; the checks start no process on Linux: the table may be full.
@@ -216,7 +215,8 @@ def agent_script(
     if any(len(each) > WORD_BYTES for each in (*variables, *argv)):
         raise AgentError(TOO_LONG)
     words = b" ".join(map(_quoted, (directory or b".", *variables, b"--", *argv)))
-    return _remote_script("agent", word, _RUN_AGENT.encode().replace(b"WORDS", words))
+    script = _RUN_AGENT.replace("CHECK", _CHECK_PATH if b"/" in b"".join(argv[:1]) else _CHECK_NAME)
+    return _remote_script("agent", word, script.encode().replace(b"WORDS", words))
 
 
 def read_reply(word: str, output: bytes) -> RemotePid | None:

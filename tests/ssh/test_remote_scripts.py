@@ -324,8 +324,8 @@ def test_program_that_cannot_be_executed_is_refused_with_what_is_wrong(
 def test_what_is_no_program_is_refused_with_what_it_is(shell: list[str], tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o755)
-    assert refusal(shell, tmp_path) == (126, f"{tmp_path}: it is a directory; name a program\n")
-    assert refusal(shell, pipe) == (126, f"{pipe}: it is no ordinary file; name a program\n")
+    assert refusal(shell, tmp_path) == (126, f"{tmp_path}: it is a directory or a device; name a program\n")
+    assert refusal(shell, pipe) == (126, f"{pipe}: it is a directory or a device; name a program\n")
     assert refusal(shell, tmp_path / "none") == (127, f"{tmp_path}/none: not found\n")
 
 
