@@ -47,7 +47,7 @@ class RemoteProcess:
         self.on_start()
 
     def signal(self, number: int) -> bool:
-        """Send a signal to its group; return True: whether its host refuses that is not told."""
+        """Send a signal to its group; return True: if its host refuses that, it is told later."""
         self.host_process.signal(self.id, signal_name(number).removeprefix("SIG"))
         return True
 
@@ -191,6 +191,9 @@ class SshHost:
                 self._end(id, lambda slot: Gone(slot, code=code if how is None else None, signal=how))
             case ssh.Lost(id, why):
                 self._end(id, lambda slot: Gone(slot, lost=True, why=why))
+            case ssh.Left(id, pid):
+                left = f"its process {pid} on host {self._name} runs as another user and could not be ended: it is left"
+                self._end(id, lambda slot: Gone(slot, why=left, left=True))
             case ssh.LinkUp() if not self._is_retired:
                 self._emit(HostUp(self._name))
             case ssh.LinkDown(why, retry_s) if not self._is_retired:

@@ -122,6 +122,14 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """It runs as another user on its host, which refuses to kill it: it lives on, and we are not told of its end."""
+
+    id: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pong:
     """The SSH process answers a Ping."""
 
@@ -153,7 +161,7 @@ class Note:
     text: str
 
 
-Report = Started | NotStarted | Ended | Lost | LinkUp | LinkDown | Moved | Note | Pong
+Report = Started | NotStarted | Ended | Lost | Left | LinkUp | LinkDown | Moved | Note | Pong
 
 REQUESTS: Final[dict[str, type[Request]]] = {kind.__name__: kind for kind in get_args(Request)}
 REPORTS: Final[dict[str, type[Report]]] = {kind.__name__: kind for kind in get_args(Report)}

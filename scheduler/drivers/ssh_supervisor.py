@@ -295,7 +295,7 @@ class SshProcess:
         match report := ssh.unpack(packet, ssh.REPORTS):
             case ssh.Pong():
                 return
-            case ssh.NotStarted() | ssh.Ended() | ssh.Lost():
+            case ssh.NotStarted() | ssh.Ended() | ssh.Lost() | ssh.Left():
                 self._end(report)
                 return
             case ssh.Started():
@@ -306,6 +306,6 @@ class SshProcess:
                 return
         self._report(report)
 
-    def _end(self, report: ssh.NotStarted | ssh.Ended | ssh.Lost) -> None:
+    def _end(self, report: ssh.NotStarted | ssh.Ended | ssh.Lost | ssh.Left) -> None:
         if self._is_started.pop(report.id, None) is not None:
             self._report(report)

@@ -26,11 +26,12 @@ from scheduler.drivers.loop import Timer
 from scheduler.drivers.ssh_protocol import LinkDown, LinkUp, Moved, Note, Report, SshSettings
 from scheduler.errors import WorldError, reason
 from scheduler.ssh.connection_troubles import told, why_not_connected
+from scheduler.ssh.control_session import ControlSession, start_control_session
 from scheduler.ssh.heard_transport import HeardTransport
 from scheduler.ssh.known_hosts import HostKeys
 from scheduler.ssh.log_in import log_in, unused_keys
 from scheduler.ssh.paramiko_io import BROKEN, ParamikoSocket, Relay, Stream
-from scheduler.ssh.remote_processes import ControlSession, RemoteAgent, start_control_session
+from scheduler.ssh.remote_processes import RemoteAgent
 from scheduler.ssh.routes import Hop, route
 
 JUMP_WINDOW_BYTES: Final = 2_097_152  # a whole connection goes through it

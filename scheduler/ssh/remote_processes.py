@@ -1,30 +1,24 @@
-"""The processes on the host: the control session of a connection, and the agents that it signals and guards.
-
-The control session is a small shell. It holds a lease, which each heartbeat renews; when the lease runs out, or the
-connection ends, it kills every process group that was added, and what has left one. So agents die when the supervisor,
-this process or the network is gone. A connection is alive while its control session answers; an answer counts from when
-its heartbeat was sent, as what came later may be lost.
+"""The agents of a host: how each begins, ends and is lost.
 
 An agent begins as the shim: sh prints its pid, and reads a script that waits for a line before it becomes the agent. By
-then the control session guards that pid, so no agent runs unguarded. The reports are NotStarted; or Started, and then
-Ended or Lost. Its last output may come later, and what is left of its process group is killed after that. What has left
-the group may be anywhere in /proc, so that is searched for all agents at once that have ended since the last time.
+then the control session (control_session.py) guards that pid, so no agent runs unguarded. The reports are NotStarted;
+or Started, and then Ended, Lost or Left. Its last output may come later. What remains of its process group is killed
+after that, and then what has left the group.
 """
 
-from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import paramiko
 
 from scheduler.drivers.loop import Callback, Steps, Task, Until
-from scheduler.drivers.os_calls import MOST_PID, close_all
-from scheduler.drivers.ssh_protocol import Ended, Lost, Note, NotStarted, Report, SshSettings, Started
+from scheduler.drivers.os_calls import close_all
+from scheduler.drivers.ssh_protocol import Ended, Left, Lost, Note, NotStarted, Report, SshSettings, Started
 from scheduler.errors import WorldError, reason
-from scheduler.ssh.connection_troubles import text_of, told, who
-from scheduler.ssh.login_output import MOST_BYTES, LoginOutput, await_reply, endless, printed_and_waits
+from scheduler.ssh.connection_troubles import who
+from scheduler.ssh.control_session import Answer, ControlSession
+from scheduler.ssh.login_output import MOST_BYTES, LoginOutput, endless, printed_and_waits
 from scheduler.ssh.paramiko_io import (
     BROKEN,
     PIECE_BYTES,
@@ -35,170 +29,15 @@ from scheduler.ssh.paramiko_io import (
     Relay,
     Stream,
 )
-from scheduler.ssh.remote_scripts import (
-    RemotePid,
-    RemoteScript,
-    control_script,
-    is_ready,
-    new_word,
-    read_reply,
-    shown,
-)
+from scheduler.ssh.remote_scripts import RemotePid, RemoteScript, is_ready, read_reply
 from scheduler.ssh.transport import EXIT_SIGNAL, ON_EXIT
 
-NOISE_BYTES: Final = 8192  # of a line that is no answer, and of the standard error of a script
+NOISE_BYTES: Final = 8192  # of the standard error of a shim
 MESSAGE_BYTES: Final = 300  # of the output of a shim that failed
-PID_DIGITS: Final = len(str(MOST_PID))
 CHECKS: Final = 6  # whether a group that was killed is gone, one a second
 GO: Final = b"\n"
-SWEEP_S: Final = 1.0  # from the end of an agent to a search for what has left its group
-MOST_SHOWN: Final = 10
-SWEEP_REST: Final = 20  # times as long as a search took: until the next, so that it uses a twentieth of a processor
-SWEEP_REST_S: Final = 10.0  # no longer than that: what dies slowly was waited for
-NO_COMMANDS: Final = "it runs no commands for us"
 
-
-def start_control_session(transport: paramiko.Transport, settings: SshSettings) -> tuple[paramiko.Channel, str]:
-    """Return the channel of a control session that runs, and its word; blocks. Errors: WorldError."""
-    word, account = new_word(), who(settings)
-    trouble = "no session"
-    try:
-        channel = transport.open_session(timeout=settings.connect_s)
-        trouble = "no commands"
-        script = control_script(word, settings.lease_s)
-        channel.exec_command(script.command)
-        await_reply(channel, LoginOutput(word, read_reply), settings)
-        channel.sendall(script.line)
-        await_reply(channel, LoginOutput(word, is_ready), settings)
-    except BROKEN as error:
-        is_lost = not transport.is_active() or transport.saved_exception is not None  # that comes first
-        trouble = "cut off" if is_lost else trouble
-        raise WorldError(f"{NO_COMMANDS}: {told(trouble, why=text_of(error), who=account)}") from error
-    except WorldError as error:
-        raise WorldError(f"{NO_COMMANDS}: {error}") from error
-    return channel, word
-
-
-OnAnswer = Callable[[], object]
 Found = TypeVar("Found")
-
-
-@dataclass(slots=True)
-class Answer:
-    """The answer to one request, empty until it has come; `on_come` is called then."""
-
-    on_come: OnAnswer
-    text: str = ""
-
-    def come(self, text: str) -> None:
-        self.text = text
-        self.on_come()
-
-
-class ControlSession:
-    """Our side of a control session: the requests that were sent, and what was answered."""
-
-    def __init__(
-        self, relay: Relay, sock: ParamikoSocket, channel: paramiko.Channel, word: str, on_lost: Callable[[str], object]
-    ) -> None:
-        self._relay, self._sock, self._channel, self._on_lost = relay, sock, channel, on_lost
-        self._word = f"{word} ".encode()
-        self.confirmed_at = relay.loop.now
-        self._beats: deque[float] = deque()
-        self._pending: dict[int, deque[Answer]] = defaultdict(deque)  # by pid, in the order of the requests
-        self._is_sweeping = self._is_sweep_due = False  # one that is planned is under way
-        self._swept_from = self._rest_until = 0.0
-        self._on_left: Callable[[str], object] = lambda _why: None
-        self._received = b""
-        channel.settimeout(0.0)
-        event = BufferEvent(relay.calls, self._receive)
-        channel.in_buffer.set_event(event)
-        event.set()
-
-    def beat(self) -> None:
-        """Renew the lease."""
-        self._beats.append(self._relay.loop.now)
-        self._send("beat")
-
-    def add(self, process: RemotePid, on_answer: OnAnswer) -> Answer:
-        """Have a process group killed when the lease or the connection ends.
-
-        The answer is "added"; "gone"; or "stranger", for a process that is not the shim with this word.
-        """
-        return self._ask(f"add {process.pid} {process.word}", process.pid, on_answer)
-
-    def signal(self, pid: int, name: str, on_answer: OnAnswer = lambda: None) -> Answer:
-        """Send a signal to a process group that was added.
-
-        The answer is "alive", which zombies are too, or "gone": then it is guarded no longer.
-        """
-        return self._ask(f"kill {pid} {name}", pid, on_answer)
-
-    def sweep(self, on_left: Callable[[str], object]) -> None:
-        """Have what has left the groups of ended agents killed soon; `on_left` is called if it is there after that."""
-        self._on_left, self._is_sweep_due = on_left, True
-        if not self._is_sweeping:
-            self._is_sweeping = True
-            self._relay.loop.at(max(self._relay.loop.now + SWEEP_S, self._rest_until), self._begin_sweep)
-
-    def _begin_sweep(self) -> None:
-        self._is_sweep_due, self._swept_from = False, self._relay.loop.now
-        self._send("sweep")
-
-    def _swept(self, left: list[str]) -> None:
-        now = self._relay.loop.now
-        self._is_sweeping = False
-        self._rest_until = now + min(SWEEP_REST * (now - self._swept_from), SWEEP_REST_S)
-        if pids := [each for each in left if each.isdecimal()]:
-            self._on_left(f"killed as left by ended agents, and still there: process {', '.join(pids[:MOST_SHOWN])}")
-        if self._is_sweep_due:
-            self.sweep(self._on_left)
-
-    def fail(self, why: str) -> None:
-        """Give the host up, which answers what cannot be."""
-        self._on_lost(why)
-
-    def _ask(self, line: str, pid: int, on_answer: OnAnswer) -> Answer:
-        answer = Answer(on_answer)
-        self._pending[pid].append(answer)
-        self._send(line)
-        return answer
-
-    def _send(self, line: str) -> None:
-        self._relay.cork(self._sock)
-        try:
-            self._channel.sendall(line.encode() + b"\n")
-        except BROKEN:  # or a few lines have shut the window: the script does not read any more
-            self._on_lost("its control session takes no requests")
-
-    def _receive(self) -> None:
-        try:
-            data = self._channel.recv(PIECE_BYTES)
-        except TimeoutError:
-            return
-        except BROKEN:
-            data = b""
-        *lines, self._received = (self._received + data).split(b"\n")
-        for line in lines:
-            _, is_reply, reply = line.rpartition(self._word)  # else, and before it, it is another process's output
-            if is_reply:
-                self._handle(reply.decode("ascii", "replace").split())
-        if len(self._received) > NOISE_BYTES:
-            self._on_lost(f"its control session printed {shown(self._received)} and more, without an end of line")
-        if self._channel.eof_received:  # closed without that is the end of the connection, which its socket reports
-            self._on_lost("its control session has ended")
-
-    def _handle(self, words: list[str]) -> None:
-        match words:
-            case ["beat"] if self._beats:
-                self.confirmed_at = self._beats.popleft()
-            case ["swept", *left] if self._is_sweeping:
-                self._swept(left)
-            case [pid, text] if pid.isdecimal() and len(pid) <= PID_DIGITS and (pending := self._pending.get(int(pid))):
-                answer = pending.popleft()
-                if not pending:
-                    del self._pending[int(pid)]
-                answer.come(text)
 
 
 class RemoteAgent:
@@ -213,11 +52,12 @@ class RemoteAgent:
         self._report, self._release = report, release
         self.control: ControlSession | None = None
         self._channel: paramiko.Channel | None = None  # since the host has opened a session
-        self.is_over = False  # NotStarted, Ended or Lost was reported
+        self.is_over = False  # NotStarted, Ended, Lost or Left was reported
         self._pid = 0
         self._is_running = False
         self._is_drained = False  # its channel has ended, and all output was passed on
         self._was_killed = False  # by a request of the supervisor
+        self._is_left = False  # it may not be killed
         self._why_lost = ""
         self._resume: Callable[[Any], None] = lambda _value: None
         self._change = Callback(self._await_change)  # steps wait for it until `_notify` is called
@@ -250,7 +90,7 @@ class RemoteAgent:
         """Send a signal to its process group; an agent that does not run yet never will."""
         if self._is_running and self.control is not None:
             self._was_killed |= name == "KILL"
-            self.control.signal(self._pid, name)
+            answer = self.control.signal(self._pid, name, lambda: self._signalled(name, answer))
         elif not self._is_running and not self.is_over:
             self._not_started("it was killed before it had started")
             self._abandon()
@@ -266,6 +106,15 @@ class RemoteAgent:
         elif not self.is_over:
             self._not_started(why, is_lost=True)
             self._abandon()
+
+    def _signalled(self, name: str, answer: Answer) -> None:
+        if answer.text != "refused" or self.is_over:
+            return
+        if name == "KILL":
+            self._is_left = True
+            self._notify()
+        else:
+            self._report(Note(f"SIG{name} is refused: process {self._pid} runs as another user by now"))
 
     # ---- its life
 
@@ -293,6 +142,8 @@ class RemoteAgent:
         end = yield from self._await_end(channel, pid)
         self.is_over = True
         self._report(end)
+        if isinstance(end, Left):
+            self._close_channel()
         yield from self._await_output(pid)
         yield from self._end_group(pid)
 
@@ -365,8 +216,8 @@ class RemoteAgent:
         self._not_started(said or "its host ended the session without a word")
         self._abandon()
 
-    def _await_end(self, channel: paramiko.Channel, pid: int) -> Steps[Ended | Lost]:
-        """Return how it ended once the host has reported that, or that it is lost.
+    def _await_end(self, channel: paramiko.Channel, pid: int) -> Steps[Ended | Left | Lost]:
+        """Return how it ended once the host has reported that, or that it is lost, or left.
 
         An agent killed, but not by us, may have been killed by its control session when the lease ran out: then it is
         lost. So that session is asked; it does not answer if it was.
@@ -374,6 +225,8 @@ class RemoteAgent:
         while not hasattr(channel, EXIT_SIGNAL) and channel.exit_status < 0:
             if self._why_lost:
                 return Lost(self.id, self._why_lost)
+            if self._is_left:
+                return Left(self.id, pid)
             if self._is_drained and channel.eof_received:  # without that its connection is gone, and `lose` is called
                 return Lost(self.id, "its host did not say how it ended")
             yield self._change

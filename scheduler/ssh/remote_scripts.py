@@ -36,24 +36,46 @@ SWEEP_ROUNDS: Final = 6  # one a second, for what dies slowly
 VARIABLE: Final = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 TEXT_BYTES: Final = 200  # of what a host printed, in a message
 
-# What follows `exec /bin/sh -c`. Traps: fish reads a backslash within single quotes, csh an exclamation mark and the
-# end of a line, and csh takes no word of 1 KiB. The default IFS ends with a newline, which a line that is read cannot
-# have: its words find it as $2. dash takes a negative pid as in the first kill only; busybox says that this failed, and
-# has sent the signal.
+# What follows `exec /bin/sh -c`, in any login shell. Traps: fish reads a backslash within single quotes, csh an
+# exclamation mark and the end of a line, and csh takes no word of 1 KiB. The control session reads it byte by byte, in
+# /proc, before it guards an agent: so it is short.
 _BEGIN: Final = (
-    '[ $$ -gt 1 ] || { echo "it is process $$ there, whose group is none of its own" >&2; exit 125; }; '
-    'echo "DROVER $1 $$"; set -- "$1" "${IFS#??}"; IFS= read -r drover || exit 125; '
+    '[ $$ -gt 1 ] || { echo "it is process 1 there" >&2; exit 125; }; '
+    'echo "DROVER $1 $$"; IFS= read -r DROVER_LINE || exit 125; eval "$DROVER_LINE"'
 )
-_RUN_SCRIPT: Final = _BEGIN + 'word=$1; eval "eval $drover"'
+# Then comes one line. The default IFS ends with a newline, which a line cannot have: quoted words find it as $2. dash
+# takes a negative pid as in the first kill only; busybox says that this failed, and has sent the signal.
+_LINE: Final = 'unset DROVER_LINE; set -- "$1" "${IFS#??}"; '
+_RUN_SCRIPT: Final = _LINE + "word=$1; eval SCRIPT"
 # The shim. sshd has made it the leader of a session and a group of its own, which it checks, as signals go to that.
-_RUN_AGENT: Final = _BEGIN + (
-    "kill -s 0 -- -$$ 2>/dev/null || kill -0 -$$ 2>/dev/null || "
-    '{ echo "sshd gave it no process group of its own" >&2; exit 125; }; '
-    'export DROVER_WORD="$1"; eval "set -- $drover"; cd -- "$1" || exit 125; shift; '
-    'until [ "$1" = -- ]; do export "$1"; shift; done; shift; '
-    'command -v -- "$1" >/dev/null || { echo "$1: not found" >&2; exit 127; }; '
-    'echo "DROVER $DROVER_WORD ready"; read -r _ || exit 125; exec "$@"'
+_RUN_AGENT: Final = (
+    _LINE
+    + """
+kill -s 0 -- -$$ 2>/dev/null || kill -0 -$$ 2>/dev/null ||
+{ echo "sshd gave it no process group of its own" >&2; exit 125; };
+export DROVER_WORD="$1"; set -- WORDS; cd -- "$1" || exit 125; shift;
+until [ "$1" = -- ]; do export "$1"; shift; done; shift;
+CHECK;
+echo "DROVER $DROVER_WORD ready"; read -r _ || exit 125; exec "$@"
+""".strip().replace("\n", " ")
 )
+_CHECK_NAME: Final = 'command -v -- "$1" >/dev/null || { echo "$1: not found" >&2; exit 127; }'
+# A program that is named by its path is looked at: not all shells say what is wrong with one, and none in time. That
+# starts no process and reads the first line only. On PATH it is mostly a binary, whose first line may be long.
+_CHECK_PATH: Final = """
+no() { echo "$1: $2" >&2; exit ${3-126}; };
+check() {
+[ -e "$1" ] || no "$1" "not found" 127;
+[ -f "$1" ] || no "$1" "it is a directory or a device; name a program";
+[ -x "$1" ] || no "$1" "it is not executable, or is on a noexec mount; chmod a+x it, or move it";
+{ IFS= read -r DROVER_LINE <"$1"; } 2>/dev/null; set -- "$1" "${DROVER_LINE-}"; unset DROVER_LINE;
+case $2 in
+"#!"*"\r") no "$1" "its lines end in CR LF, so that its interpreter is not found; try dos2unix(1)" ;;
+"#!"*) set -- "$1" "${2#??}"; set -- "$1" "${2#"${2%%[! \t]*}"}"; set -- "$1" "${2%%[ \t]*}";
+[ -z "$2" ] || [ -x "$2" ] ||
+no "$1" "its interpreter $2 is not there or not executable; install it or correct the first line" ;;
+esac; }; check "$1"
+""".strip().replace("\n", " ")
 
 # Traps: `read` leaves out NULs, in dash and bash; the name in a stat file may hold line ends, brackets and blanks. The
 # word is in the first line, which is short to read; the checks start no process on Linux: the table may be full.
@@ -63,6 +85,9 @@ _RUN_AGENT: Final = _BEGIN + (
 # not kill the script before it has killed the agents, so it ignores SIGPIPE. `kill` is the shell's own: it needs no
 # session and no place in a full process table.
 #
+# `kill` fails if there is no such group, and if none of it may be signalled: if its leader, of the same start, is there
+# after that. A zombie that was another user's may not be signalled either.
+#
 # The sweeper is a process of its own: reading environments takes a tenth of a second where there are 2,000 processes,
 # hangs with a process that hangs, and needs programs. It gets a line of words (4) and answers to us (3), and we
 # ask no more before that, so nothing waits for it. Each word is looked for twice: a process has no environment while it
@@ -71,10 +96,10 @@ _RUN_AGENT: Final = _BEGIN + (
 _CONTROL: Final = """\
 kill_group() { kill -s "$1" -- "-$2"; }
 kill -s 0 -- -$$ 2>/dev/null || kill_group() { kill "-$1" "-$2"; }
-look() { stat= pgrp= began=
+look() { stat= state= pgrp= began=
 if [ -r "/proc/$$/stat" ]; then
 { while IFS= read -r line || [ -n "$line" ]; do stat="$stat $line"; done <"/proc/$1/stat"; } 2>/dev/null
-set -- ${stat##*) }; pgrp=${3-} began=${20-}
+set -- ${stat##*) }; state=${1-} pgrp=${3-} began=${20-}
 else began=$(LC_ALL=C TZ=UTC0 ps -o lstart= -p "$1" 2>/dev/null | tr -cs 0-9A-Za-z:\\\\n _); fi
 [ -n "$began" ]; }
 look $$ || { echo "neither /proc nor ps -o lstart says when a process began" >&2; exit 125; }
@@ -103,9 +128,12 @@ add() { case $1 in "" | *[!0-9]* | 0* | 1 | ????????*) echo "$word $1 stranger";
 look "$1" || { echo "$word $1 gone"; return; }
 is_shim "$1" "$2" || { echo "$word $1 stranger"; return; }
 forget "$1"; groups="$groups $1/$began/$2"; echo "$word $1 added"; }
-send_signal() { is_unknown=
-if is_ours "$1" && { kill_group "$2" "$1"; kill_group 0 "$1"; } || [ -n "$is_unknown" ]; then echo "$word $1 alive"
-else forget "$1"; echo "$word $1 gone"; fi; }
+is_there() { find_guarded "$1" && look "$1" && [ "$began" = "$start" ]; }
+send_signal() { is_unknown= answer=gone
+if is_ours "$1" && { kill_group "$2" "$1"; kill_group 0 "$1"; } || [ -n "$is_unknown" ]; then answer=alive
+elif is_there "$1"; then case ${state:-$(ps -o stat= -p "$1")} in [ZX]*) answer=alive ;; *) answer=refused ;; esac; fi
+case $answer/$2 in gone/* | refused/KILL) forget "$1" ;; esac
+echo "$word $1 $answer"; }
 echo "DROVER $word ready"
 while read -r verb pid more; do
 case $verb in
@@ -173,7 +201,8 @@ def control_script(word: str, lease_s: int) -> RemoteScript:
     script = _CONTROL
     for name, number in numbers.items():
         script = script.replace(name, str(number))
-    return _remote_script("control", _RUN_SCRIPT, word, script.encode())
+    line = _RUN_SCRIPT.encode().replace(b"SCRIPT", _quoted(script.encode()))
+    return _remote_script("control", word, line)
 
 
 def agent_script(
@@ -185,7 +214,9 @@ def agent_script(
     variables = [name + b"=" + text for name, text in environment.items()]
     if any(len(each) > WORD_BYTES for each in (*variables, *argv)):
         raise AgentError(TOO_LONG)
-    return _remote_script("agent", _RUN_AGENT, word, directory or b".", *variables, b"--", *argv)
+    words = b" ".join(map(_quoted, (directory or b".", *variables, b"--", *argv)))
+    script = _RUN_AGENT.replace("CHECK", _CHECK_PATH if b"/" in b"".join(argv[:1]) else _CHECK_NAME)
+    return _remote_script("agent", word, script.encode().replace(b"WORDS", words))
 
 
 def read_reply(word: str, output: bytes) -> RemotePid | None:
@@ -217,9 +248,9 @@ def shown(output: bytes) -> str:
     return repr(output[:TEXT_BYTES].decode("ascii", "backslashreplace"))
 
 
-def _remote_script(role: str, begin: str, word: str, *words: bytes) -> RemoteScript:
-    command = f"exec /bin/sh -c '{begin}' drover-{role} {word}"
-    return RemoteScript(word, command.encode(), b" ".join(map(_quoted, words)) + b"\n")
+def _remote_script(role: str, word: str, line: bytes) -> RemoteScript:
+    command = f"exec /bin/sh -c '{_BEGIN}' drover-{role} {word}"
+    return RemoteScript(word, command.encode(), line + b"\n")
 
 
 def _quoted(text: bytes) -> bytes:

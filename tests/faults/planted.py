@@ -479,7 +479,7 @@ FAULTS: Final = (
     ),
     _fault(
         "script_is_sent_before_sh_reads",
-        "scheduler/ssh/remote_processes.py",
+        "scheduler/ssh/control_session.py",
         "        await_reply(channel, LoginOutput(word, read_reply), settings)\n        channel.sendall(script.line)\n",
         "        channel.sendall(script.line)\n        await_reply(channel, LoginOutput(word, read_reply), settings)\n",
         "ssh/test_login_shells.py::test_agents_start_behind_login_scripts_that_do_this[reads-input]",

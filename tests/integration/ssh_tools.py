@@ -27,11 +27,11 @@ while True:
 """
 
 
-def table(name: str, server: Server, **keys: int) -> str:
+def table(name: str, server: Server, user: str = "root", **keys: int) -> str:
     """Return the table of a host that is reached over SSH."""
     settings = server.settings()
     lines = [
-        f"[hosts.{name}]", 'transport = "ssh"', f'address = "{settings.address}"', f'user = "{settings.user}"',
+        f"[hosts.{name}]", 'transport = "ssh"', f'address = "{settings.address}"', f'user = "{user}"',
         f'identity = "{settings.identity}"', f'known_hosts = "{settings.known_hosts}"',
         *(f"{key} = {value}" for key, value in keys.items()),
     ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -19,8 +18,12 @@ from tests.drivers.test_processes import debugger
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import RUN, Daemon, agent, python
 from tests.integration.daemon import is_gone as has_ended
-from tests.needs import lack, need
+from tests.integration.ssh_tools import table
+from tests.needs import need
+from tests.other_user import setuid_program
 from tests.patience import LONG_PATIENCE_S
+from tests.ssh.accounts import for_user_1
+from tests.ssh.sshd import Server, serving
 
 HOST = "[hosts.local]\n"
 # The daemon is user 1; the capability, which agents do not get, is for the files of this test.
@@ -42,17 +45,11 @@ LEFT = "its process {} runs as user bin and could not be ended: it is left"
 
 
 class Site:
-    """A program that makes any user that runs it user 2, and daemons whose agents use it; all is killed at the end."""
+    """Daemons whose agents become user 2 by a setuid program; all is killed at the end."""
 
-    def __init__(self, folder: str, launch: Launch) -> None:
-        self.folder = Path(folder)
-        program = self.folder / "become"
-        shutil.copy(shutil.which("setpriv") or "", program)
-        program.chmod(0o4755)
-        if os.statvfs(program).f_flag & os.ST_NOSUID:
-            lack("a temporary directory without nosuid", folder)
-        self._become = [str(program), "--reuid=2", "--regid=2", "--clear-groups", "--", "sh", "-c"]
-        self._launch = launch
+    def __init__(self, become: list[str], launch: Launch) -> None:
+        self.folder = Path(become[0]).parent
+        self._become, self._launch = become, launch
         self._left: list[tuple[int, int]] = []  # pids with their pidfds
 
     def foreign(self, name: str, script: str, **keys: Any) -> str:
@@ -66,6 +63,9 @@ class Site:
 
     def serve(self, types: str) -> Daemon:
         return self._launch(HOST + types, program=AS_USER_1)
+
+    def serve_over_ssh(self, server: Server, types: str) -> Daemon:
+        return self._launch(table("alpha", server, user="daemon") + types)
 
     def working(self, daemon: Daemon, name: str) -> tuple[int, int]:
         """Let an agent that cannot be ended begin a job; return the job and the process."""
@@ -100,15 +100,19 @@ class Site:
 
 @pytest.fixture
 def site(launch: Launch) -> Iterator[Site]:
-    need("root")
-    need("setpriv")
-    with TemporaryDirectory(prefix="setuid-") as folder:
-        os.chmod(folder, 0o755)
-        site = Site(folder, launch)
+    with setuid_program() as become:
+        site = Site(become, launch)
         try:
             yield site
         finally:
             site.kill_left()
+
+
+@pytest.fixture
+def serving_user_1(tmp_path: Path) -> Iterator[Server]:
+    need("sshd")
+    with serving(tmp_path / "server", **for_user_1(tmp_path)) as server:
+        yield server
 
 
 def killed(daemon: Daemon, pk: int) -> str:
@@ -225,6 +229,17 @@ def test_member_of_a_group_that_cannot_be_killed_is_named(site: Site) -> None:
     assert killed(daemon, pk) == "killed"
     daemon.until(lambda: f"WARNING agent mixed: {LEFT.format(pid)}" in daemon.stderr())
     daemon.until(lambda: troubles(daemon) == [f"agent mixed: {LEFT.format(pid)}"])
+
+
+def test_job_ends_though_the_host_of_its_agent_may_not_kill_that(site: Site, serving_user_1: Server) -> None:
+    daemon = site.serve_over_ssh(serving_user_1, site.foreign("deaf", DEAF))
+    pk, pid = site.working(daemon, "deaf")
+    left = f"its process {pid} on host alpha runs as another user and could not be ended: it is left"
+    assert killed(daemon, pk) == f"killed; {left}"
+    assert f"ERROR {left}" in daemon.log_text(pk)
+    assert f"host alpha: SIGHUP is refused: process {pid} runs as another user by now" in daemon.stderr()
+    assert "ST_FREEING -> ST_FREE " in daemon.stderr()
+    assert site.end(daemon, SIGTERM) == 0
 
 
 def test_author_is_told_of_an_agent_that_cannot_be_killed(site: Site) -> None:

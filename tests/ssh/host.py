@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.os_calls import Ends
-from scheduler.drivers.ssh_protocol import Ended, Lost, NotStarted, Report, SshSettings, Start, Started
+from scheduler.drivers.ssh_protocol import Ended, Left, Lost, NotStarted, Report, SshSettings, Start, Started
 from scheduler.drivers.ssh_supervisor import SshProcess
 from tests.loop_tools import turn_until
 
@@ -87,7 +87,7 @@ class Host:
 
     def over(self, id: int = 0) -> list[Report]:
         """Return what was reported of the end of an agent; empty while it runs."""
-        kinds = (NotStarted, Ended, Lost)
+        kinds = (NotStarted, Ended, Lost, Left)
         return [report for report in self.reports if isinstance(report, kinds) and report.id == id]
 
     def end(self, id: int = 0) -> Report:

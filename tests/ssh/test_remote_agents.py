@@ -103,6 +103,15 @@ def test_missing_program_is_not_started_and_counts_as_no_death(host: Host) -> No
     assert host.end() == NotStarted(0, "no-such-program: not found")
 
 
+def test_script_with_crlf_is_not_started_and_the_reason_says_so(host: Host, tmp_path: Path) -> None:
+    program = tmp_path / "agent"
+    program.write_bytes(b"#!/bin/sh\r\necho OK\r\n")
+    program.chmod(0o755)
+    host.start(str(program))
+    why = "its lines end in CR LF, so that its interpreter is not found; try dos2unix(1)"
+    assert host.end() == NotStarted(0, f"{program}: {why}")
+
+
 def test_missing_directory_is_reported(host: Host) -> None:
     host.sh("true", directory=b"/no/such")
     report = host.end()

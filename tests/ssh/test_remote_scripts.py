@@ -3,12 +3,16 @@
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -24,6 +28,7 @@ from scheduler.ssh.remote_scripts import (
 )
 from tests.agent_tools import is_gone, watch
 from tests.needs import need
+from tests.other_user import setuid_program
 from tests.patience import PATIENCE_S
 
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-m", "tests.ssh.recycled")
@@ -34,12 +39,13 @@ WORD = "f" * 32  # of a control session; agents have their own, or other tests w
 class Session:
     """What sshd would start: a script in a session of its own, between pipes; its sh has said its pid."""
 
-    def __init__(self, shell: list[str], script: RemoteScript, proc: str = "/proc/") -> None:
+    def __init__(self, shell: list[str], script: RemoteScript, proc: str = "/proc/", user: int | None = None) -> None:
         need(shell[0])
         word, sh, option, bootstrap, *rest = shlex.split(script.command.decode())
         assert (word, sh, option) == ("exec", "/bin/sh", "-c")
         pipe, argv = subprocess.PIPE, [*shell, "-c", bootstrap, *rest]
-        self.process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True)
+        keys: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "bufsize": 0, "user": user}
+        self.process = subprocess.Popen(argv, **keys, start_new_session=True)
         self.reply = read_reply(script.word, self.hear().encode() + b"\n")
         assert self.reply == RemotePid(self.process.pid, script.word)
         self.send(script.line.replace(b"/proc/", proc.encode()))
@@ -96,9 +102,9 @@ def control(shell: list[str], lease_s: int) -> Iterator[Session]:
 class Agent(Session):
     """An agent behind its shim, ours to reap; its process is named as the control session wants it."""
 
-    def __init__(self, shell: list[str], *argv: bytes) -> None:
+    def __init__(self, shell: list[str], *argv: bytes, user: int | None = None) -> None:
         self.word = new_word()
-        super().__init__(shell, agent_script(self.word, argv or (b"sleep", b"600"), {}, b""))
+        super().__init__(shell, agent_script(self.word, argv or (b"sleep", b"600"), {}, b""), user=user)
         assert is_ready(self.word, self.hear().encode() + b"\n")
         self.pid = self.process.pid
         self.named = f"{self.pid} {self.word}"
@@ -205,6 +211,23 @@ def test_what_an_agent_left_in_its_group_is_found_by_its_word_and_killed(control
     agent.close()
 
 
+def test_signal_to_another_users_process_is_refused_and_of_its_zombie_it_is_not_said(shell: list[str]) -> None:
+    control = Session(shell, control_script(WORD, 20), user=1)
+    assert is_ready(WORD, control.hear().encode() + b"\n")
+    with setuid_program() as become:
+        agent = Agent(shell, *map(os.fsencode, become), b"echo up; exec sleep 600", user=1)
+        add(control, agent)
+        assert agent.hear() == "up"
+    assert control.ask(f"kill {agent.pid} TERM") == f"{WORD} {agent.pid} refused"
+    os.kill(agent.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)
+    assert control.ask(f"kill {agent.pid} 0") == f"{WORD} {agent.pid} alive"
+    agent.wait()
+    assert control.ask(f"kill {agent.pid} KILL") == f"{WORD} {agent.pid} gone"
+    agent.close()
+    control.close()
+
+
 # ---------------------------------------------------------------- processes that are not ours
 
 
@@ -274,6 +297,66 @@ def test_a_shim_whose_connection_ends_never_becomes_the_agent(shell: list[str]) 
     out, _ = session.process.communicate(timeout=20)
     assert out.decode() == f"DROVER {WORD} ready\n"
     assert session.process.returncode == 125
+
+
+SHEBANG = "its interpreter /no/such is not there or not executable; install it or correct the first line"
+
+
+@pytest.mark.parametrize(
+    ("head", "mode", "why"),
+    [
+        (b"#!/bin/sh\r\n", 0o755, "its lines end in CR LF, so that its interpreter is not found; try dos2unix(1)"),
+        (b"#! \t /no/such\n", 0o755, SHEBANG),
+        (b"#!/no/such x /bin/sh", 0o755, SHEBANG),
+        (b"#!/bin/sh\n", 0o644, "it is not executable, or is on a noexec mount; chmod a+x it, or move it"),
+    ],
+    ids=["crlf", "interpreter", "arguments", "mode"],
+)
+def test_program_that_cannot_be_executed_is_refused_with_what_is_wrong(
+    shell: list[str], tmp_path: Path, head: bytes, mode: int, why: str
+) -> None:
+    program = tmp_path / "it's * a"
+    program.write_bytes(head)
+    program.chmod(mode)
+    assert refusal(shell, program) == (126, f"{program}: {why}\n")
+
+
+def test_what_is_no_program_is_refused_with_what_it_is(shell: list[str], tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o755)
+    assert refusal(shell, tmp_path) == (126, f"{tmp_path}: it is a directory or a device; name a program\n")
+    assert refusal(shell, pipe) == (126, f"{pipe}: it is a directory or a device; name a program\n")
+    assert refusal(shell, tmp_path / "none") == (127, f"{tmp_path}/none: not found\n")
+
+
+def refusal(shell: list[str], program: Path) -> tuple[int, str]:
+    """Return with what status a shim refuses a program, and what it says; it was never ready."""
+    session = Session(shell, agent_script(WORD, [bytes(program)], {}, b""))
+    out, err = session.process.communicate(timeout=20)
+    assert out == b""
+    return session.process.returncode, err.decode()
+
+
+@pytest.mark.parametrize("head", [b"#!/bin/sh\n", b"#! /bin/sh -e\n", b"#!/bin/sh", b"#!\n", b"#!\t/bin/sh  \n", b""])
+def test_program_that_can_be_executed_begins(shell: list[str], tmp_path: Path, head: bytes) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(head)
+    program.chmod(0o755)
+    session = Session(shell, agent_script(WORD, [bytes(program)], {}, b""))
+    assert session.hear() == f"DROVER {WORD} ready"
+    session.close()
+
+
+def test_program_that_can_be_executed_and_not_read_begins(shell: list[str]) -> None:
+    with TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        program = Path(shutil.copy(shutil.which("true") or "", folder))
+        program.chmod(0o711)
+        session = Session(shell, agent_script(WORD, [bytes(program)], {}, b"/"), user=1)
+        assert session.hear() == f"DROVER {WORD} ready"
+        session.say("")
+        assert session.process.wait(20) == 0
+        session.close()
 
 
 @pytest.mark.parametrize(
