@@ -188,10 +188,15 @@ def spawn(
     thirds of the time of Popen. Errors: OSError, ValueError.
     """
     streams = [(os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(ends)]
-    with _limit_of_files(files):
-        return os.posix_spawn(
+    is_above = files is not None and max(ends) >= files[0]  # posix_spawn(3) takes no descriptor above the limit
+    with _limit_of_files(None if is_above else files):
+        pid = os.posix_spawn(
             argv[0], argv, environment, file_actions=streams, setpgroup=0, setsigmask=(), setsigdef=RESET
         )
+    if is_above and files is not None:
+        with suppress(OSError):  # it has ended
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, files)
+    return pid
 
 
 @contextmanager
