@@ -134,6 +134,10 @@ TROUBLES: Final[dict[str, tuple[str, str]]] = {
         "{who} needs a POSIX shell; or a login script of {who} exits, prints without end, or runs another command than"
         " ours, as ForceCommand does",
     ),
+    "unsuitable": (
+        "our script cannot run there: {text}",
+        "correct that for {who}; its login scripts may have changed what programs find",
+    ),
     "ended": (
         "its shell ended without a word",
         "a login script of {who} may end it, or its shell is none, such as /bin/false",

@@ -19,6 +19,7 @@ from scheduler.ssh.remote_scripts import shown
 
 MOST_BYTES: Final = 1 << 20  # without the reply of our script; then the host is down
 KEPT_BYTES: Final = 8192  # for messages
+OF_SSHD: Final = 255  # exit status of an sshd that started no shell
 REFUSED: Final = 125  # exit status of our scripts where they cannot run
 
 Found = TypeVar("Found")
@@ -82,20 +83,28 @@ def _next_piece(channel: paramiko.Channel, output: LoginOutput[Any], deadline: f
     said = output.beginning
     with suppress(*BROKEN):
         said += channel.recv_stderr(KEPT_BYTES)
+    status = _status(channel, settings)
+    if said and status == REFUSED:
+        raise WorldError(told("unsuitable", text=shown(said), who=account))
     if said:
-        raise WorldError(told("no shell", text=shown(said), who=account) + _no_shell(channel, settings))
+        raise WorldError(told("no shell", text=shown(said), who=account) + _no_shell(status, settings))
     if channel.eof_received:
-        raise WorldError(told("ended", who=account) + _no_shell(channel, settings))
+        raise WorldError(told("ended", who=account) + _no_shell(status, settings))
     raise WorldError(told("cut off", who=account))
 
 
-def _no_shell(channel: paramiko.Channel, settings: SshSettings) -> str:
-    """Return what to do about a login shell that has failed, after the reason; nothing if none has."""
+def _status(channel: paramiko.Channel, settings: SshSettings) -> int:
+    """Return the exit status of a session that has ended; -1 if there is none."""
     if channel.eof_received:
         channel.status_event.wait(settings.connect_s)
-    if channel.exit_status in (-1, 0, REFUSED):  # none, a login script that exits, or our script
+    return int(channel.exit_status)
+
+
+def _no_shell(status: int, settings: SshSettings) -> str:
+    """Return what to do about a login shell that has failed, after the reason; nothing if none has."""
+    if status in (-1, 0, REFUSED, OF_SSHD):  # none, a login script that exits, our script
         return ""
     return (
-        f"; the login shell of {who(settings)} ended with status {channel.exit_status}: if it runs no commands, as "
+        f"; the login shell of {who(settings)} ended with status {status}: if it runs no commands, as "
         f"nologin, false and git-shell, give the account another there (usermod -s /bin/sh {settings.user or 'NAME'})"
     )

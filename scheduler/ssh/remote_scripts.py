@@ -38,14 +38,15 @@ TEXT_BYTES: Final = 200  # of what a host printed, in a message
 
 # What follows `exec /bin/sh -c`, in any login shell. Traps: fish reads a backslash within single quotes, csh an
 # exclamation mark and the end of a line, and csh takes no word of 1 KiB. The control session reads it byte by byte, in
-# /proc, before it guards an agent: so it is short.
+# /proc, before it guards an agent: so it is short. bash as sh takes functions and options from the environment, so a
+# login script may have changed what our words mean; `unset` and `set` no function can replace there.
 _BEGIN: Final = (
-    '[ $$ -gt 1 ] || { echo "it is process 1 there" >&2; exit 125; }; '
+    'unset -f read echo; [ $$ -gt 1 ] || { echo "it is process 1 there" >&2; exit 125; }; '
     'echo "DROVER $1 $$"; IFS= read -r DROVER_LINE || exit 125; eval "$DROVER_LINE"'
 )
 # Then comes one line. The default IFS ends with a newline, which a line cannot have: quoted words find it as $2. dash
 # takes a negative pid as in the first kill only; busybox says that this failed, and has sent the signal.
-_LINE: Final = 'unset DROVER_LINE; set -- "$1" "${IFS#??}"; '
+_LINE: Final = 'unset -f kill cd command printf; set +f; unset DROVER_LINE; set -- "$1" "${IFS#??}"; '
 _RUN_SCRIPT: Final = _LINE + "word=$1; eval SCRIPT"
 # The shim. sshd has made it the leader of a session and a group of its own, which it checks, as signals go to that.
 _RUN_AGENT: Final = (
@@ -94,6 +95,7 @@ esac; }; check "$1"
 # is in execve(2). There may be thousands, too many for arguments. The grep of busybox is slow with many, and with -F it
 # does not read beyond a NUL.
 _CONTROL: Final = """\
+unset -f cat sleep grep xargs ps tr
 kill_group() { kill -s "$1" -- "-$2"; }
 kill -s 0 -- -$$ 2>/dev/null || kill_group() { kill "-$1" "-$2"; }
 look() { stat= state= pgrp= began=
@@ -103,6 +105,9 @@ set -- ${stat##*) }; state=${1-} pgrp=${3-} began=${20-}
 else began=$(LC_ALL=C TZ=UTC0 ps -o lstart= -p "$1" 2>/dev/null | tr -cs 0-9A-Za-z:\\\\n _); fi
 [ -n "$began" ]; }
 look $$ || { echo "neither /proc nor ps -o lstart says when a process began" >&2; exit 125; }
+for each in cat sleep; do
+command -v "$each" >/dev/null || { echo "$each: not found on PATH=${PATH-}" >&2; exit 125; }
+done
 trap "" PIPE HUP INT TERM
 exec 3>&1 2>/dev/null
 { while sleep TICK_S; do echo tick || exit; done & cat; echo over; } 3>&- | {

@@ -12,6 +12,7 @@ import pytest
 from scheduler.drivers.ssh_protocol import Ended, LinkDown, Lost, Note
 from tests.agent_tools import is_gone, watch
 from tests.patience import PATIENCE_S
+from tests.ssh.accounts import with_login_shell
 from tests.ssh.conftest import Join, Serve
 from tests.ssh.host import Host
 from tests.ssh.sshd import Server, kill, name_of, parent_of
@@ -52,6 +53,29 @@ def test_what_has_left_the_group_of_an_agent_is_killed_when_that_exits(host: Hos
 
 def test_what_has_left_the_group_of_an_agent_is_killed_with_it(host: Host) -> None:
     left = left_by(host)
+    host.process.signal(0, "KILL")
+    assert host.end() == Ended(0, signal="KILL")
+    assert dies(left)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "kill() { :; }; export -f kill",
+        'grep() { command grep --color=always "$@"; }; export -f grep',
+        "set -f; export SHELLOPTS",
+        "read() { :; }; export -f read",
+    ],
+    ids=["kill", "grep", "noglob", "read"],
+)
+def test_login_scripts_that_change_what_words_of_sh_mean_change_nothing(
+    serve: Serve, join: Join, tmp_path: Path, script: str
+) -> None:
+    """bash takes functions and options from the environment, as sh too."""
+    (tmp_path / "server0").mkdir()
+    (tmp_path / "server0" / ".bashrc").write_text(f"{script}\n")
+    host = join(serve(inside=with_login_shell(tmp_path, "/bin/bash", sh="/bin/bash")).settings())
+    left = left_by(host, LEAVES + "exec cat")
     host.process.signal(0, "KILL")
     assert host.end() == Ended(0, signal="KILL")
     assert dies(left)

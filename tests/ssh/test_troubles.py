@@ -213,6 +213,7 @@ BY_TROUBLE: dict[str, Callable[[Place], SshSettings]] = {
     "too many keys": lambda place: place.with_three_keys(MaxAuthTries=2),
     "takes no keys": lambda place: place.serve(PubkeyAuthentication="no", **PASSWORDS).settings(),
     "wants more": lambda place: place.serve(AuthenticationMethods="publickey,password", **PASSWORDS).settings(),
+    "unsuitable": lambda place: place.serve(SetEnv="PATH=/no/such").settings(),
     "no session": lambda place: place.serve(MaxSessions=0).settings(),
     "no commands": lambda place: place.serving(FileServer),
     "no shell": lambda place: place.with_shell("/usr/sbin/nologin"),
