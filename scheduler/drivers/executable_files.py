@@ -25,7 +25,7 @@ ADVICE: Final = {  # where nothing is seen in the file itself
     errno.ENOMEM: "raise MemoryMax of the scheduler, or run fewer agents",
 }
 # Of the machine or the moment, whatever is started: items wait, and it is tried again.
-SHORTAGES: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ETXTBSY))
+SHORTAGES: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))
 HEAD_BYTES: Final = 4096  # of a file that are looked at
 SHEBANG_BYTES: Final = 256  # of them those in which Linux looks for an interpreter
 BOM: Final = b"\xef\xbb\xbf"

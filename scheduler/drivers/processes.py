@@ -276,7 +276,8 @@ class Processes:
             has_begun = isinstance(error, NoPidfdError)  # and its end could not have been noticed
             refusal = NotCreated(
                 spawn.slot, reason(self._config, spawn, error), number == errno.E2BIG and spawn.argv is not None,
-                lost=has_begun, is_machines_fault=number in SHORTAGES and not has_begun, code=start_status(error),
+                lost=has_begun, is_machines_fault=number in SHORTAGES and not has_begun,
+                is_busy=number == errno.ETXTBSY, code=start_status(error),
             )  # fmt: skip
             self._report(refusal)
             return

@@ -27,6 +27,7 @@ class NotCreated:
     """The process of a slot could not be started: its fault, or that of its item, of the connection or of the machine.
 
     `is_machines_fault`: there was no descriptor, process or memory for one more, and nothing of it has begun.
+    `is_busy`: its program is being written; nothing of it has begun.
     `code`: the exit status that a shell has for it.
     """
 
@@ -35,6 +36,7 @@ class NotCreated:
     is_items_fault: bool = False
     lost: bool = False
     is_machines_fault: bool = False
+    is_busy: bool = False
     code: int | None = None
 
 

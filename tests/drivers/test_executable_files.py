@@ -185,7 +185,7 @@ def test_a_program_that_is_being_written_is_a_fault_of_the_moment(family: Make, 
     with program.open("ab"):
         one.spawn()
     (told,) = one.all(NotCreated)
-    assert (told.is_machines_fault, told.is_items_fault) == (True, False)
+    assert (told.is_busy, told.is_machines_fault, told.is_items_fault) == (True, False, False)
     assert "Text file busy (errno 26); it is being written; replace a program by a new file" in told.reason
     assert one.spawn()
 
@@ -195,4 +195,4 @@ def test_a_command_whose_program_is_being_written_is_a_fault_of_the_moment(famil
     one = family(exec=command())
     with program.open("ab"):
         one.run(bytes(program))
-    assert [told.is_machines_fault for told in one.all(NotCreated)] == [True]
+    assert [(told.is_busy, told.is_machines_fault) for told in one.all(NotCreated)] == [(True, False)]
