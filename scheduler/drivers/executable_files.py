@@ -97,6 +97,16 @@ def problem_of(file: str, path: str) -> str:
     return f"{file}: {problem}" if problem else ""
 
 
+def is_run_by_sh(file: str) -> bool:
+    """Return whether a program that execve(2) refuses is run by sh(1) where execvp(3) or a shell starts it."""
+    try:
+        with open(file, "rb") as opened:
+            head = opened.read(HEAD_BYTES)
+    except OSError:
+        return False
+    return os.access(file, os.X_OK) and not head.startswith((b"#!", b"\x7fELF")) and b"\0" not in head
+
+
 # ---- rights and places
 
 

@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from select import EPOLLIN
 from typing import Any, Final, NamedTuple
@@ -33,7 +34,15 @@ from scheduler.drivers.os_calls import (
     signal_name,
 )
 from scheduler.drivers.pipes import CLOSED, Marks, OnCapture, OnErrors, OnOutput, Outputs, Pipes
-from scheduler.drivers.process_spec import Fingerprint, SpawnTemplates, Surroundings, reason, start_status
+from scheduler.drivers.process_spec import (
+    NOT_FOUND,
+    NOT_STARTED,
+    Fingerprint,
+    SpawnTemplates,
+    Surroundings,
+    reason,
+    start_status,
+)
 from scheduler.drivers.program_files import ProgramFiles
 from scheduler.drivers.ssh_host import RemoteProcess, SshHost, settings_of, ssh_hosts
 from scheduler.errors import BugError
@@ -74,6 +83,7 @@ class Child:
         self._is_told = keeper is not None and bool(keeper.told)  # to end, by its arguments
         self.end: Event | None = None  # Gone, or NotCreated of one that was to begin elsewhere
         self._loop, self._is_line, self._exit_grace, self._over, self._report = loop, is_line, exit_grace, over, report
+        self.spawn: Spawn | None = None  # of a process that this program has started on this machine
         self._is_over = False
         self._grace: Timer | None = None  # for the end of its output, once it is dead
         self._mute: Timer | None = None  # for its death, once it has closed its stdout
@@ -281,8 +291,9 @@ class Processes:
             )  # fmt: skip
             self._report(refusal)
             return
-        self._add(spawn.slot, spawn.type, is_line, process, ends, spawn.keeper)
+        child = self._add(spawn.slot, spawn.type, is_line, process, ends, spawn.keeper)
         if host is None:
+            child.spawn = spawn
             self._started(spawn)
 
     def _add(
@@ -515,6 +526,8 @@ class Processes:
     def _over(self, slot: int, end: Event) -> None:
         child = self._children.pop(slot)
         self._count_bytes(child)
+        if child.spawn is not None and isinstance(end, Gone) and end.code in (NOT_STARTED, NOT_FOUND):
+            end = replace(end, why=self._templates.why_not_run(child.spawn, end.code))
         if child.is_left and isinstance(child.process, LocalProcess):
             self._left.add(child.process, child.type)
         elif isinstance(child.process, LocalProcess) and child.process.has_group:

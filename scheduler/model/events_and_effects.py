@@ -45,6 +45,7 @@ class Gone:
     """The process of a slot is dead and its output is read. Exactly one of code and signal is given, or lost, or why.
 
     `why` alone: it has ended by itself, and why nobody knows how. With `left` it has not ended: we may not kill it.
+    `why` with a code: what kept its program from running.
     """
 
     slot: int

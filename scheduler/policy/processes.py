@@ -195,8 +195,13 @@ def _how(slot: Slot, event: e.Gone) -> str:
         return slot.reason
     if event.lost:
         return f"the link to host {slot.host.name} was lost" + (f": {event.why}" if event.why else "")
-    how = event.why if event.code is None else f"with exit status {event.code}"
+    how = event.why if event.code is None else f"with exit status {_status(event)}"
     return f"agent terminated prematurely, {how if event.signal is None else f'by {event.signal}'}"
+
+
+def _status(event: e.Gone) -> str:
+    """Return an exit status, and what kept the program from running, if that is known."""
+    return f"{event.code}: {event.why}" if event.why else f"{event.code}"
 
 
 def _read_rest(state: State, slot: Slot, now: float) -> None:
@@ -231,7 +236,7 @@ def _exec_ended(state: State, slot: Slot, job: Job, event: e.Gone, how: str, now
     elif event.lost or (event.code is None and event.signal is None):
         completion.lose_item(state, slot, how, now, interrupted=True)
     else:
-        reason = f"exit status {event.code}" if event.signal is None else f"killed by {event.signal}"
+        reason = f"exit status {_status(event)}" if event.signal is None else f"killed by {event.signal}"
         completion.lose_item(state, slot, reason, now)
 
 
