@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from scheduler.drivers.executable_files import SHORTAGES
 from scheduler.drivers.keeper_scripts import carried, read_end
-from scheduler.drivers.left_processes import LeftProcesses, left_in_words
+from scheduler.drivers.left_processes import LeftProcesses, kept_command, left_in_words
 from scheduler.drivers.local_process import LocalProcess, restored, start
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until
 from scheduler.drivers.os_calls import (
@@ -40,6 +40,7 @@ from scheduler.drivers.process_spec import (
     Fingerprint,
     SpawnTemplates,
     Surroundings,
+    prefix_of,
     reason,
     start_status,
 )
@@ -526,10 +527,23 @@ class Processes:
     def _over(self, slot: int, end: Event) -> None:
         child = self._children.pop(slot)
         self._count_bytes(child)
-        if child.spawn is not None and isinstance(end, Gone) and end.code in (NOT_STARTED, NOT_FOUND):
-            end = replace(end, why=self._templates.why_not_run(child.spawn, end.code))
+        if child.spawn is not None and isinstance(end, Gone):
+            end = self._explained(child.spawn, end)
         if child.is_left and isinstance(child.process, LocalProcess):
             self._left.add(child.process, child.type)
         elif isinstance(child.process, LocalProcess) and child.process.has_group:
             self._loop.at(self._loop.now + DEATH_S, partial(self._left.add_group, child.process.pid, child.type))
         self._report(end)
+
+    def _explained(self, spawn: Spawn, end: Gone) -> Gone:
+        """Return an end with what kept the program from running, or which process of a detached job is left."""
+        if end.code in (NOT_STARTED, NOT_FOUND):
+            return replace(end, why=self._templates.why_not_run(spawn, end.code))
+        agent = self._config.agents.get(spawn.type)
+        if not end.left or spawn.keeper is None or agent is None or prefix_of(self._config, spawn.host):
+            return end
+        process = kept_command(spawn.keeper, agent.user, f"{spawn.job}.{spawn.attempt}")
+        if process is None:
+            return end
+        self._left.add(process, spawn.type)
+        return replace(end, why=left_in_words(process))
