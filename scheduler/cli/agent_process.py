@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Final, Literal
 
 from scheduler.cli.output import clipped, warn
-from scheduler.drivers.executable_files import advice_for, problem_of
+from scheduler.drivers.executable_files import advice_for, is_run_by_sh, problem_of
 from scheduler.drivers.os_calls import close_all, let_others_open, owner_of, pipes, reset_signals
 from scheduler.drivers.process_spec import (
     ProcessSpec,
@@ -72,7 +72,8 @@ def process_spec(config: Config, name: str, argv: tuple[bytes, ...] | None = Non
         place = "look at its name and at the directory you are in" if "/" in word else "it is not on PATH"
         raise ConfigError(f"there is no program {word}; {place}") from None
     program = next((each for each in spec.argv if os.path.basename(each) == os.path.basename(word)), spec.argv[0])
-    if problem := problem_of(program, search_path(agent, around)):
+    problem = problem_of(program, search_path(agent, around))
+    if problem and not (program != spec.argv[0] and is_run_by_sh(program)):
         raise ConfigError(problem)
     return spec
 

@@ -39,7 +39,6 @@ BEHIND_PRELUDE: Final = (
     'case $(ls -dlL "$0") in ?????w*|????????w*) echo "others may write to $0; chmod go-w $0" >&2; exit 126 ;; esac; '
     'test -r "$0" && . "$0" || exit; case $(command -v -- "$1") in */*) exec "$@" ;; esac; "$@"'
 )
-PRELUDE_WORDS: Final = 4  # before the command
 
 Check = Callable[[Config], Iterable[Mistake]]
 

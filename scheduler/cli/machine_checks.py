@@ -13,14 +13,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from scheduler.cli.config_files import PRELUDE_WORDS
-from scheduler.cli.output import FAIL, OK, WARN, Finding
+from scheduler.cli.output import FAIL, OK, WARN, Finding, Severity
 from scheduler.database.embedded import default_directory
-from scheduler.drivers.executable_files import advice_for, find_program, problem_of
+from scheduler.drivers.executable_files import advice_for, find_program, is_run_by_sh, problem_of
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.process_spec import (
     Surroundings,
     directory_mistake,
+    is_wrapped,
     prelude_mistakes,
     search_path,
     user_mistakes,
@@ -28,7 +28,7 @@ from scheduler.drivers.process_spec import (
 )
 from scheduler.drivers.ssh_host import SshHost, ssh_hosts
 from scheduler.drivers.trusted_files import who_may_write
-from scheduler.model.config import AgentType, Config
+from scheduler.model.config import PRELUDE_WORDS, AgentType, Config
 from scheduler.model.events_and_effects import Event, HostDown, HostUp
 from scheduler.package_data import agent_folders
 
@@ -59,25 +59,44 @@ def _programs(config: Config) -> Iterator[Finding]:
 def program_finding(config: Config, name: str) -> Finding:
     """Return whether the program of an agent type can be started here; a disabled type may lack its own."""
     around, agent = Surroundings(os.environ, agent_folders()), config.agents[name]
-    who, word, severity = f"agent {name}: ", agent.command[0], FAIL if agent.enabled else WARN
+    severity: Severity = FAIL if agent.enabled else WARN
+    who, word = f"agent {name}: ", agent.command[0]
     if all(config.hosts[host].transport != "local" for host in config.hosts_of(name)):
         return OK, f"{who}runs on other hosts only, where drover agent-check looks for {word}"
-    if agent.prelude:  # what it may define no program
-        is_there = os.path.isfile(agent.prelude) and os.access(agent.prelude, os.R_OK)
-        missing = f"{agent.prelude} is not there or cannot be read; write it, or correct its prelude"
-        problem = next(prelude_mistakes(agent), "") if is_there else missing
-        return (severity, f"{who}{problem}") if problem else (OK, f"{who}{agent.prelude}")
+    if agent.prelude:
+        return _prelude_finding(agent, who, around, severity)
     if problem := directory_mistake(agent, word):
         return severity, who + problem
+    found, text = _file_finding(agent, word, around, severity)
+    return found, who + text
+
+
+def _file_finding(agent: AgentType, word: str, around: Surroundings, severity: Severity) -> Finding:
+    """Return whether a program can be started here, and its path or what is wrong."""
+    path = search_path(agent, around)
     try:
-        program = find_program(word, search_path(agent, around), agent.cwd or None)
+        program = find_program(word, path, agent.cwd or None)
     except PermissionError as error:
-        return severity, f"{who}{advice_for(error, search_path(agent, around))}"
+        return severity, advice_for(error, path)
     except OSError:
         place = "there" if "/" in word else "in agents/ or on PATH"
-        return severity, f"{who}no program {word} is {place}; install it or correct its command"
-    problem = problem_of(program, search_path(agent, around))
-    return (severity, who + problem) if problem else (OK, who + program)
+        return severity, f"no program {word} is {place}; install it or correct its command"
+    problem = problem_of(program, path)
+    if problem and is_wrapped(agent, path) and is_run_by_sh(program):
+        return WARN, f"{problem}; here sh runs it, since the type has a prelude, a user or limits, or is detached"
+    return (severity, problem) if problem else (OK, program)
+
+
+def _prelude_finding(agent: AgentType, who: str, around: Surroundings, severity: Severity) -> Finding:
+    """Return whether a prelude can be read, and the program behind it started: a warning, for it may provide that."""
+    is_there = os.path.isfile(agent.prelude) and os.access(agent.prelude, os.R_OK)
+    missing = f"{agent.prelude} is not there or cannot be read; write it, or correct its prelude"
+    if problem := next(prelude_mistakes(agent), "") if is_there else missing:
+        return severity, who + problem
+    word = agent.command[PRELUDE_WORDS]
+    if "/" in word and (found := _file_finding(agent, word, around, WARN))[0] != OK:  # else it may be a function
+        return WARN, f"{who}behind its prelude: {found[1]}"
+    return OK, who + agent.prelude
 
 
 def _queues(config: Config) -> Iterator[Finding]:

@@ -19,7 +19,8 @@ GAP = "  "
 OK: Literal["ok"] = "ok"
 WARN: Literal["WARN"] = "WARN"
 FAIL: Literal["FAIL"] = "FAIL"
-Finding = tuple[Literal["ok", "WARN", "FAIL"], str]
+Severity = Literal["ok", "WARN", "FAIL"]
+Finding = tuple[Severity, str]
 FAILED: Final = 1
 
 

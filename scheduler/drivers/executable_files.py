@@ -25,7 +25,7 @@ ADVICE: Final = {  # where nothing is seen in the file itself
     errno.ENOMEM: "raise MemoryMax of the scheduler, or run fewer agents",
 }
 # Of the machine or the moment, whatever is started: items wait, and it is tried again.
-SHORTAGES: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ETXTBSY))
+SHORTAGES: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))
 HEAD_BYTES: Final = 4096  # of a file that are looked at
 SHEBANG_BYTES: Final = 256  # of them those in which Linux looks for an interpreter
 BOM: Final = b"\xef\xbb\xbf"
@@ -95,6 +95,16 @@ def problem_of(file: str, path: str) -> str:
         return ""
     problem = _script_problem(head, path) if head.startswith(b"#!") else _binary_problem(head)
     return f"{file}: {problem}" if problem else ""
+
+
+def is_run_by_sh(file: str) -> bool:
+    """Return whether a program that execve(2) refuses is run by sh(1) where execvp(3) or a shell starts it."""
+    try:
+        with open(file, "rb") as opened:
+            head = opened.read(HEAD_BYTES)
+    except OSError:
+        return False
+    return os.access(file, os.X_OK) and not head.startswith((b"#!", b"\x7fELF")) and b"\0" not in head
 
 
 # ---- rights and places

@@ -112,7 +112,8 @@ drain out & out=$!
 drain err & err=$!
 setsid /bin/sh -c "$waiter_script" drover-waiter "$home" "$mask" "$@" >out.pipe 2>err.pipe & waiter=$!
 while wait $waiter; [ $? -gt 128 ] && look $waiter && [ "$seen" != Z ] && [ "$parent" = $$ ]; do :; done
-is_noted . || { while send . KILL; is_left .; do nap 0.1; done; is_noted . || kill -s KILL -- -$$; }
+is_noted . || { while send . KILL; is_left .; do ! is_foreign || nap 5; nap 0.1; done
+is_noted . || kill -s KILL -- -$$; }
 { sleep "$grace"; kill -s KILL $out $err; } 2>/dev/null & ticker=$!
 wait $out; wait $err
 kill $ticker 2>/dev/null
@@ -215,14 +216,15 @@ return $found
 finish() {
 if ln -s closed "$1/state" 2>/dev/null; then end_marked "$1"; return 0; fi
 pair "$1/state"; [ "$third" = "$boot" ] || return 0
-[ ! -e "$1/end" ] && keeps "$1" && send "$1" HUP
 n=0
+[ ! -e "$1/end" ] && keeps "$1" && { send "$1" HUP; ! is_foreign || { n=$((grace * 10)); nap 1; }; }
 while keeps "$1" && [ ! -e "$1/end" ]; do
-n=$((n + 1)); [ $n -le $((grace * 10)) ] || send "$1" KILL
+n=$((n + 1)); [ $n -le $((grace * 10)) ] || { send "$1" KILL; ! is_foreign || return 1; }
 [ $n -le $((grace * 20 + 50)) ] || return 1
 nap 0.1
 done
 [ -e "$1/end" ] || { while send "$1" KILL; is_left "$1"; do
+! is_foreign || return 1
 n=$((n + 1)); [ $n -le $((grace * 20 + 50)) ] || return 1; nap 0.1; done; end_marked "$1"; }
 return 0
 }
@@ -290,6 +292,7 @@ lost() {
 n=0
 if [ "$its_boot" = "$boot" ]; then
 is_noted . || while send . KILL; is_left .; do
+! is_foreign || nap 5
 n=$((n + 1)); [ $n -lt 100 ] || ! leads "$third" "$fourth" || kill -s KILL "$third"
 nap 0.1
 done

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from scheduler.drivers.local_process import LocalProcess
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.os_calls import is_group, members, start_of
+from scheduler.model.events_and_effects import Keeper
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,19 @@ class Left(NamedTuple):
 def left_in_words(process: LocalProcess) -> str:
     """Return what is said of a process that could not be ended."""
     return f"its process {process.pid} runs as {process.owner} and could not be ended: it is left"
+
+
+def kept_command(keeper: Keeper, user: str, entry: str) -> LocalProcess | None:
+    """Return the command of a detached job on this machine as the spool names it; None if it has ended."""
+    spool = f"~{user}{keeper.spool[1:]}" if keeper.spool.startswith("~/") else keeper.spool
+    with suppress(OSError, ValueError):
+        link = os.readlink(os.path.join(os.path.expanduser(spool), keeper.site, entry, "pid"))
+        pid, start = map(int, link.split()[:2])
+        pidfd = os.pidfd_open(pid)
+        if start_of(pid) == start:
+            return LocalProcess(pid, pidfd, is_child=False)
+        os.close(pidfd)
+    return None
 
 
 class LeftProcesses:

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.drivers.executable_files import advice_for, find_program
+from scheduler.drivers.executable_files import advice_for, find_program, is_run_by_sh, problem_of
 from scheduler.drivers.keeper_scripts import words_of
 from scheduler.drivers.os_calls import boot_id, is_removed
 from scheduler.drivers.trusted_files import who_may_write
-from scheduler.model.config import AgentType, Config, Limits, Mistake
+from scheduler.model.config import PRELUDE_WORDS, AgentType, Config, Limits, Mistake
 from scheduler.model.events_and_effects import Spawn
 
 KEPT = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
@@ -89,6 +89,26 @@ class SpawnTemplates:
             argv, template.directory, environment, template.files, template.is_of_other_user
         )
 
+    def why_not_run(self, spawn: Spawn, status: int) -> str:
+        """Return what kept its program from running, for a process that exited as shells do then; empty if unknown."""
+        agent = self._config.agents.get(spawn.type)
+        if agent is None or prefix_of(self._config, spawn.host):
+            return ""
+        command = list(map(os.fsdecode, spawn.argv)) if spawn.argv is not None else agent.command
+        word = next(iter(command[PRELUDE_WORDS if agent.prelude else 0 :]), "")  # none if a reload has changed it
+        path = search_path(agent, self._around)
+        directory = agent.cwd or (EXEC_DIRECTORY if agent.kind == "exec" else None)
+        try:
+            program = find_program(word, path, directory)
+        except PermissionError as error:
+            program = str(error.filename2)
+        except OSError:
+            return ""
+        problem = "" if is_run_by_sh(program) else problem_of(program, path)
+        if problem or status != NOT_STARTED or not is_wrapped(agent, path):
+            return problem
+        return f"its error output says whether {program} could not be started, as while it is being written"
+
     def forget(self) -> None:
         """Find programs anew from now on."""
         self._templates.clear()
@@ -157,6 +177,15 @@ def fingerprint(agent: AgentType, around: Surroundings) -> Fingerprint | None:
     except OSError:
         return None
     return path, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def is_wrapped(agent: AgentType, path: str) -> bool:
+    """Return whether another program starts the program of a type here: one that has sh(1) run what has no `#!`."""
+    if agent.detached or agent.prelude or prlimit_options(agent.limits) or choom_options(path):
+        return True
+    with suppress(OSError):
+        return bool(setpriv_options(agent.user))
+    return True
 
 
 def command_of(config: Config, spawn: Spawn) -> list[str]:

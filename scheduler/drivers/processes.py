@@ -14,13 +14,14 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from select import EPOLLIN
 from typing import Any, Final, NamedTuple
 
 from scheduler.drivers.executable_files import SHORTAGES
 from scheduler.drivers.keeper_scripts import carried, read_end
-from scheduler.drivers.left_processes import LeftProcesses, left_in_words
+from scheduler.drivers.left_processes import LeftProcesses, kept_command, left_in_words
 from scheduler.drivers.local_process import LocalProcess, restored, start
 from scheduler.drivers.loop import Loop, Steps, Task, Timer, Until
 from scheduler.drivers.os_calls import (
@@ -33,7 +34,16 @@ from scheduler.drivers.os_calls import (
     signal_name,
 )
 from scheduler.drivers.pipes import CLOSED, Marks, OnCapture, OnErrors, OnOutput, Outputs, Pipes
-from scheduler.drivers.process_spec import Fingerprint, SpawnTemplates, Surroundings, reason, start_status
+from scheduler.drivers.process_spec import (
+    NOT_FOUND,
+    NOT_STARTED,
+    Fingerprint,
+    SpawnTemplates,
+    Surroundings,
+    prefix_of,
+    reason,
+    start_status,
+)
 from scheduler.drivers.program_files import ProgramFiles
 from scheduler.drivers.ssh_host import RemoteProcess, SshHost, settings_of, ssh_hosts
 from scheduler.errors import BugError
@@ -74,6 +84,7 @@ class Child:
         self._is_told = keeper is not None and bool(keeper.told)  # to end, by its arguments
         self.end: Event | None = None  # Gone, or NotCreated of one that was to begin elsewhere
         self._loop, self._is_line, self._exit_grace, self._over, self._report = loop, is_line, exit_grace, over, report
+        self.spawn: Spawn | None = None  # of a process that this program has started on this machine
         self._is_over = False
         self._grace: Timer | None = None  # for the end of its output, once it is dead
         self._mute: Timer | None = None  # for its death, once it has closed its stdout
@@ -276,12 +287,14 @@ class Processes:
             has_begun = isinstance(error, NoPidfdError)  # and its end could not have been noticed
             refusal = NotCreated(
                 spawn.slot, reason(self._config, spawn, error), number == errno.E2BIG and spawn.argv is not None,
-                lost=has_begun, is_machines_fault=number in SHORTAGES and not has_begun, code=start_status(error),
+                lost=has_begun, is_machines_fault=number in SHORTAGES and not has_begun,
+                is_busy=number == errno.ETXTBSY, code=start_status(error),
             )  # fmt: skip
             self._report(refusal)
             return
-        self._add(spawn.slot, spawn.type, is_line, process, ends, spawn.keeper)
+        child = self._add(spawn.slot, spawn.type, is_line, process, ends, spawn.keeper)
         if host is None:
+            child.spawn = spawn
             self._started(spawn)
 
     def _add(
@@ -514,8 +527,23 @@ class Processes:
     def _over(self, slot: int, end: Event) -> None:
         child = self._children.pop(slot)
         self._count_bytes(child)
+        if child.spawn is not None and isinstance(end, Gone):
+            end = self._explained(child.spawn, end)
         if child.is_left and isinstance(child.process, LocalProcess):
             self._left.add(child.process, child.type)
         elif isinstance(child.process, LocalProcess) and child.process.has_group:
             self._loop.at(self._loop.now + DEATH_S, partial(self._left.add_group, child.process.pid, child.type))
         self._report(end)
+
+    def _explained(self, spawn: Spawn, end: Gone) -> Gone:
+        """Return an end with what kept the program from running, or which process of a detached job is left."""
+        if end.code in (NOT_STARTED, NOT_FOUND):
+            return replace(end, why=self._templates.why_not_run(spawn, end.code))
+        agent = self._config.agents.get(spawn.type)
+        if not end.left or spawn.keeper is None or agent is None or prefix_of(self._config, spawn.host):
+            return end
+        process = kept_command(spawn.keeper, agent.user, f"{spawn.job}.{spawn.attempt}")
+        if process is None:
+            return end
+        self._left.add(process, spawn.type)
+        return replace(end, why=left_in_words(process))

@@ -4,6 +4,7 @@ Containers, chroots and namespaces may lack them. To say so at the start takes t
 """
 
 import os
+import stat
 import tempfile
 
 from scheduler.errors import ConfigError
@@ -36,9 +37,11 @@ def _problem_of_proc() -> str:
 
 
 def _problem_of_null() -> str:
+    advice = f"make it: mknod -m 666 {os.devnull} c 1 3"
     try:
-        os.close(os.open(os.devnull, os.O_RDWR))
+        opened = os.open(os.devnull, os.O_RDWR)
     except OSError as error:
-        advice = f"make it: mknod -m 666 {os.devnull} c 1 3"
         return f"{os.devnull} cannot be opened: {error.strerror}; {advice}"
-    return ""
+    is_device = stat.S_ISCHR(os.fstat(opened).st_mode)
+    os.close(opened)
+    return "" if is_device else f"{os.devnull} is no device, and would grow; remove it and {advice}"

@@ -28,6 +28,7 @@ Check = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 Argv = Annotated[tuple[str, ...], "a text is split by shell rules"]
 Window = Annotated[int | str, 'a number, or "auto"']
 AUTO = "auto"
+PRELUDE_WORDS = 4  # before the command of a type that has a prelude
 MOST_LINES = 16  # of a window that is AUTO; with more there is little to gain
 
 YEAR = 31_536_000

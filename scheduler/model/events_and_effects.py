@@ -27,6 +27,7 @@ class NotCreated:
     """The process of a slot could not be started: its fault, or that of its item, of the connection or of the machine.
 
     `is_machines_fault`: there was no descriptor, process or memory for one more, and nothing of it has begun.
+    `is_busy`: its program is being written; nothing of it has begun.
     `code`: the exit status that a shell has for it.
     """
 
@@ -35,6 +36,7 @@ class NotCreated:
     is_items_fault: bool = False
     lost: bool = False
     is_machines_fault: bool = False
+    is_busy: bool = False
     code: int | None = None
 
 
@@ -43,6 +45,7 @@ class Gone:
     """The process of a slot is dead and its output is read. Exactly one of code and signal is given, or lost, or why.
 
     `why` alone: it has ended by itself, and why nobody knows how. With `left` it has not ended: we may not kill it.
+    `why` with a code: what kept its program from running.
     """
 
     slot: int

@@ -28,6 +28,7 @@ _BEGINNINGS: Final = (
 )
 _SEQUENCE: Final = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"  # for terminals
 _UNSEEN: Final = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff|\0|" + _SEQUENCE)
+_WIDE: Final = re.compile(rb"O\0K", re.IGNORECASE)
 _FIRST_WORD: Final = re.compile(rb"\s*([A-Za-z]+)[.!]*(?=[\s:]|$)")
 _BEHIND_TEXT: Final = re.compile(rb".*\S.*\bOK\s*", re.DOTALL)
 
@@ -64,7 +65,7 @@ def _flaw(line: bytes) -> str:
     if flaw := next((flaw for beginning, flaw in _BEGINNINGS if line.startswith(beginning)), ""):
         return flaw
     if b"\0" in line:
-        return _UTF16
+        return _UTF16 if _WIDE.search(line) else "that holds a NUL byte: print OK and a newline, and nothing else"
     if b"\x1b" in line:
         return "that ends in a colour or another sequence for terminals: switch it off, as NO_COLOR=1 often does"
     return "the keyword is OK, spelt so, at the start of a line; this is debug output"

@@ -2,13 +2,14 @@
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from scheduler.model.config import AUTO, AgentType
 from scheduler.model.counters import Times
 from scheduler.model.protocol import Item
 from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED
 from scheduler.policy.canary_verdict import Canary
+from scheduler.policy.capacity import next_pause
 from scheduler.policy.handover_values import Snapshot, fields_of, set_fields
 from scheduler.policy.prefetch_window import MeanPace
 from scheduler.policy.run_queue import RunQueue, RunQueues, Waiting
@@ -31,6 +32,16 @@ class Held(Waiting, Protocol):
 
 
 JobT = TypeVar("JobT", bound=Held)
+
+
+class BusyProgram(NamedTuple):
+    """A program that was being written when it was to be started: the pause after that, until when, and why."""
+
+    pause: float
+    until: float
+    reason: str
+
+
 SecondTry = tuple[JobT, Item, str | None]  # an item whose agent died, and the host it is bound to
 
 
@@ -38,8 +49,8 @@ class Pool(Generic[JobT]):
     """All slots of one agent type, and what waits for them."""
 
     __slots__ = (
-        "arriving", "blocked_since", "blocked_until", "canary", "coming", "enabled", "failed_starts", "finished",
-        "free", "idle", "is_auto", "is_counted", "is_exec", "is_guarded", "kind", "lacks_connection",
+        "arriving", "blocked_since", "blocked_until", "busy", "canary", "coming", "enabled", "failed_starts",
+        "finished", "free", "idle", "is_auto", "is_counted", "is_exec", "is_guarded", "kind", "lacks_connection",
         "looked_at", "marking", "may_begin", "most_ahead", "name", "pace", "plain_ends", "query_jobs", "queues", "ran",
         "rate", "rated_at", "reason", "rescued", "rests_until", "row_bytes", "second_tries", "slots", "starving_since",
         "stops_jobs", "unread", "worked_s",
@@ -55,6 +66,7 @@ class Pool(Generic[JobT]):
         self.idle: dict[str, list[Any]] = {}  # READY, by host; the one idle longest first
         self.free: dict[str, deque[Any]] = {}
         self.failed_starts: dict[str, int] = {}  # by host: in a row, that ended before their first OK; 0 is left out
+        self.busy: dict[str, BusyProgram] = {}  # by host
         self.second_tries: deque[SecondTry[JobT]] = deque()  # each waits for a fresh process
         self.arriving = 0  # rows claimed that are still to come
         self.coming: dict[RunQueue[JobT], int] = {}  # the same, by where they are going to wait
@@ -317,6 +329,25 @@ class Pool(Generic[JobT]):
     def forget_failed_starts(self) -> None:
         """Start agents as if none had failed."""
         self.failed_starts.clear()
+        self.busy.clear()
+
+    def program_is_busy(self, host: str, reason: str, now: float) -> bool:
+        """Wait before its program is tried again on a host; return whether a new pause has begun."""
+        before = self.busy.get(host)
+        if before is not None and now < before.until:
+            return False
+        pause = next_pause(0.0 if before is None else before.pause)
+        self.busy[host] = BusyProgram(pause, now + pause, reason)
+        return True
+
+    def program_was_free(self, host: str) -> None:
+        """Note that its program could be started on a host."""
+        self.busy.pop(host, None)
+
+    def waits_until(self, host: str) -> float:
+        """Return until when its program is not tried again on a host, on which it was being written."""
+        busy = self.busy.get(host)
+        return -NEVER if busy is None else busy.until
 
     def set_reason(self, reason: str | None) -> None:
         """Note why its agents do not come up; None: they do."""

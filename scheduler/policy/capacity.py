@@ -15,10 +15,19 @@ _PLAIN_FIELDS: Final = (  # of a snapshot, as they are
 )  # fmt: skip
 
 
+def next_pause(pause: float) -> float:
+    """Return the seconds to the next try after one that came so long after the one before; 0: it was the first."""
+    return min(max(2 * pause, SHORTEST_PAUSE), LONGEST_PAUSE)
+
+
 class StartingType(Protocol):
     """An agent type, as far as a host knows it to which it wants to come."""
 
     failed_starts: dict[str, int]
+
+    def waits_until(self, host: str) -> float:
+        """Return until when its program is not tried again on a host, on which it was being written."""
+        ...
 
     def has_free(self, host: str) -> bool:
         """Return whether a slot on a host is free."""
@@ -123,7 +132,7 @@ class HostState:
         self.most, self.shortage = float(self.used), reason
         if now < self.tried_again_at != NEVER:
             return False
-        self.pause = min(max(2 * self.pause, SHORTEST_PAUSE), LONGEST_PAUSE)
+        self.pause = next_pause(self.pause)
         self.tried_again_at = now + self.pause
         return True
 
@@ -167,9 +176,10 @@ class HostState:
 
     def start_from(self, pool: StartingType) -> float:
         """Return the instant from which an agent of a type may be started here; NEVER if another is to end first."""
+        waits_until = pool.waits_until(self.name)
         if self.name not in pool.failed_starts:
-            return -NEVER
-        return self.probe_at if self.probe is None else NEVER
+            return waits_until
+        return max(self.probe_at, waits_until) if self.probe is None else NEVER
 
     def start_failed(self, until: float) -> None:
         """Start no agent whose type failed to start here before this instant, and promise it no place."""

@@ -167,7 +167,7 @@ def attach_failed(state: State, slot: Slot, event: NotCreated, now: float) -> bo
     What could not be started is a shell on the host: that is no fault of the job, unless its arguments are too long.
     """
     keeper = state.attachments.detach(slot)
-    is_fault = event.is_items_fault or event.is_machines_fault
+    is_fault = event.is_items_fault or event.is_machines_fault or event.is_busy
     if keeper is None or slot.job is None or (is_fault and keeper.verb == "start"):
         return False
     slot.blame(not event.lost and slot.host.is_up)

@@ -362,7 +362,7 @@ def _choose_start(pool: Pool, run_queue: RunQueue[Job], urgent: bool, now: float
     free = [slots[0] for name, slots in pool.free.items() if slots and run_queue.suits(name)]
     if not free:
         return StartDecision()
-    if not pool.failed_starts:
+    if not pool.failed_starts and not pool.busy:
         return _choose_among(free, pool, urgent, now, min_idle)
     start_at = {slot: slot.host.start_from(pool) for slot in free}
     room = _choose_among([slot for slot in free if start_at[slot] <= now], pool, urgent, now, min_idle)

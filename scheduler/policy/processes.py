@@ -7,7 +7,7 @@ A death is settled in three steps: the last output of the process is read, its i
 A host that has to be reached may be down: work for any host goes elsewhere meanwhile, and what is bound to it waits in
 the queue as far as it can, where drover.why tells the reason. A machine that has no descriptor, process or memory for
 one more agent keeps those that it has; items are put back at no cost. More are tried after a pause, which doubles each
-time that it fails at once.
+time that it fails at once. A type whose program is being written waits so too, alone.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from scheduler.policy import agent_replies, completion, detached_jobs, group_lea
 from scheduler.policy.capacity import HostState
 from scheduler.policy.conditions import AGENT
 from scheduler.policy.deadlines import OUTPUT, SHORTAGE
-from scheduler.policy.dispatch import recall_prefetched
+from scheduler.policy.dispatch import recall_prefetched, stop_starving
 from scheduler.policy.job import Job
 from scheduler.policy.output_buffers import Piece
 from scheduler.policy.slots import Slot
@@ -39,6 +39,7 @@ def created(state: State, event: e.Created, now: float) -> None:
     if host.shortage is not None and host.most == s.NO_LIMIT:
         host.recover()
         state.log_message("info", f"host {host.name}: more agents can be started again")
+    slot.pool.program_was_free(host.name)
     slot.process_began(event.pid, now)
     state.count_process(SPAWNED, slot)
     if slot.state != s.ST_SPAWNED:
@@ -58,7 +59,8 @@ def created(state: State, event: e.Created, now: float) -> None:
 def not_created(state: State, event: e.NotCreated, now: float) -> None:
     """Settle the item of a process that could not be made, by whose fault that is, and free its slot.
 
-    The machine's: it is put back. The link's: it is interrupted. Else it fails, or is blocked if its type says so.
+    The machine's, or nobody's, as its program is being written: it is put back. The link's: it is interrupted. Else it
+    fails, or is blocked if its type says so.
     """
     slot = state.slots.all[event.slot]
     state.count_process(DIED, slot, "not started")
@@ -67,6 +69,9 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
         return
     if event.is_machines_fault:
         _not_startable(state, slot, event.reason, now)
+        return
+    if event.is_busy:
+        _program_is_busy(state, slot, event.reason, now)
         return
     if slot.job is not None and event.lost and not event.is_items_fault:
         completion.lose_item(state, slot, event.reason, now, interrupted=True)  # the log is told of that
@@ -99,12 +104,26 @@ def _fail_start(state: State, slot: Slot, event: e.NotCreated, now: float) -> No
 def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
     """Put back the item of an agent that the machine could not start, and start no more agents there for a while."""
     host = slot.host
-    _put_back_unsent(state, slot, now)
-    slot.blame(False)
-    _process_ended(state, slot, now, s.NOT_CREATED)
+    _not_begun(state, slot, now)
     if host.run_short(reason, now):
         state.log_message("warning", f"host {host.name}: no more agents are started for {host.pause:g} s: {reason}")
     state.deadlines.bring_forward(SHORTAGE, host.tried_again_at)
+
+
+def _program_is_busy(state: State, slot: Slot, reason: str, now: float) -> None:
+    """Put back the item of an agent whose program is being written, and start no more agents of that type there yet."""
+    pool, host = slot.pool, slot.host
+    _not_begun(state, slot, now)
+    stop_starving(state, pool)  # no place is kept for it meanwhile
+    if pool.program_is_busy(host.name, reason, now):
+        pause = pool.busy[host.name].pause
+        state.log_message("warning", f"host {host.name}: this type is not started for {pause:g} s: {reason}")
+
+
+def _not_begun(state: State, slot: Slot, now: float) -> None:
+    _put_back_unsent(state, slot, now)
+    slot.blame(False)
+    _process_ended(state, slot, now, s.NOT_CREATED)
 
 
 def _put_back_unsent(state: State, slot: Slot, now: float) -> None:
@@ -176,8 +195,13 @@ def _how(slot: Slot, event: e.Gone) -> str:
         return slot.reason
     if event.lost:
         return f"the link to host {slot.host.name} was lost" + (f": {event.why}" if event.why else "")
-    how = event.why if event.code is None else f"with exit status {event.code}"
+    how = event.why if event.code is None else f"with exit status {_status(event)}"
     return f"agent terminated prematurely, {how if event.signal is None else f'by {event.signal}'}"
+
+
+def _status(event: e.Gone) -> str:
+    """Return an exit status, and what kept the program from running, if that is known."""
+    return f"{event.code}: {event.why}" if event.why else f"{event.code}"
 
 
 def _read_rest(state: State, slot: Slot, now: float) -> None:
@@ -212,7 +236,7 @@ def _exec_ended(state: State, slot: Slot, job: Job, event: e.Gone, how: str, now
     elif event.lost or (event.code is None and event.signal is None):
         completion.lose_item(state, slot, how, now, interrupted=True)
     else:
-        reason = f"exit status {event.code}" if event.signal is None else f"killed by {event.signal}"
+        reason = f"exit status {_status(event)}" if event.signal is None else f"killed by {event.signal}"
         completion.lose_item(state, slot, reason, now)
 
 

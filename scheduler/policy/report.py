@@ -5,6 +5,7 @@ Only what has changed since it was shown last is returned again, so that an idle
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from scheduler.model.counters import ENDED, RAN, WORKED, Counted
@@ -104,7 +105,7 @@ class Report:
         """Return the row of the scheduler, slot -1: its state, what is in hand, its statements, how it is."""
         held = {
             "jobs": len(self._state.jobs), "expansions": len(self._state.expanding), **self._state.counts,
-            "shortages": [_shortage(host) for host in self._state.hosts.values() if host.most < NO_LIMIT],
+            "shortages": [*self._shortages()],
         } | vitals  # fmt: skip
         return {
             "slot": -1,
@@ -117,6 +118,11 @@ class Report:
             "items": sum(slot.total for slot in self._state.slots.all),
             "reason": self.refused,
         }
+
+    def _shortages(self) -> Iterator[str]:
+        yield from [_shortage(host) for host in self._state.hosts.values() if host.most < NO_LIMIT]
+        for pool in self._state.pools.values():
+            yield from _busy_programs(pool)
 
     def take_counted(self) -> Counted:
         """Return what was counted for drover metrics since the last call."""
@@ -176,6 +182,8 @@ class Report:
             return "; ".join(sorted(host.why_down for host in hosts))
         if all(host.spare(urgent=False) <= 0 and host.shortage for host in hosts):
             return "; ".join(sorted(_shortage(host) for host in hosts))
+        if busy := [*_busy_programs(pool)]:
+            return "; ".join(busy)
         is_up = any(slot.state in (ST_READY, ST_RUNNING) for slot in pool.slots)
         reason = None if is_up and not pool.blocked_until else pool.reason  # of agents that do not come up, if known
         return reason or (pool.canary.text if pool.canary is not None and pool.canary.is_held_back else None)
@@ -250,6 +258,12 @@ def _slot_row(slot: Slot, now: float) -> dict[str, Any]:
         "reason": slot.reason if slot.wanted is DIE else slot.pool.reason if slot.state == ST_FAIL else None,
         "program": slot.record.program if slot.record is not None and slot.state > ST_FREE else None,
     }
+
+
+def _busy_programs(pool: Pool) -> Iterator[str]:
+    """Yield where the program of a type, for which work waits, is being written, and when it is tried again."""
+    for host, busy in pool.busy.items() if pool.starving_since < NEVER else ():
+        yield f"{busy.reason}; tried again on host {host} within {busy.pause:g} s"
 
 
 def _shortage(host: HostState) -> str:

@@ -84,7 +84,8 @@ def _why_none_starts(pool: Pool, hosts: dict[str, HostState]) -> str:
 
 def _failure(pool: Pool, host: str, condition: str, why: str) -> StartFailure:
     state = STATES[pool.kind.on_start_failure]
-    what = f"agent '{pool.name}': cannot start '{pool.kind.command[0]}': {why}"
+    who = f"agent '{pool.name}': cannot start "
+    what = why if why.startswith(who) else f"{who}'{pool.kind.command[0]}': {why}"
     return StartFailure(pool.name, host, state, f"blocked: {condition} {why}" if state == STATES[BLOCK] else what)
 
 

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.cli.config_files import BEHIND_PRELUDE
+from scheduler.cli.machine_checks import program_finding
+from scheduler.cli.output import FAIL, OK, WARN
 from scheduler.drivers.executable_files import problem_of
-from scheduler.model.config import AgentType
+from scheduler.model.config import AgentType, Config, Host, Limits
 from scheduler.model.events_and_effects import NotCreated
 from tests.child_tools import Make, command
 from tests.needs import lack, need
@@ -185,7 +188,7 @@ def test_a_program_that_is_being_written_is_a_fault_of_the_moment(family: Make, 
     with program.open("ab"):
         one.spawn()
     (told,) = one.all(NotCreated)
-    assert (told.is_machines_fault, told.is_items_fault) == (True, False)
+    assert (told.is_busy, told.is_machines_fault, told.is_items_fault) == (True, False, False)
     assert "Text file busy (errno 26); it is being written; replace a program by a new file" in told.reason
     assert one.spawn()
 
@@ -195,4 +198,82 @@ def test_a_command_whose_program_is_being_written_is_a_fault_of_the_moment(famil
     one = family(exec=command())
     with program.open("ab"):
         one.run(bytes(program))
-    assert [told.is_machines_fault for told in one.all(NotCreated)] == [True]
+    assert [(told.is_busy, told.is_machines_fault) for told in one.all(NotCreated)] == [(True, False)]
+
+
+# ---- behind another program: prlimit(1), setpriv(1), a prelude, a keeper
+
+BEHIND: dict[str, Limits] = {"nothing": Limits(), "prlimit": Limits(core=0)}
+ENV_CRLF = b"#!/usr/bin/env sh\r\n"
+
+
+def severity(agent: AgentType) -> str:
+    """Return what `drover check` says of a type."""
+    return program_finding(Config(agents={"a": agent}, hosts={"here": Host()}), "a")[0]
+
+
+def behind(prelude: Path, *command: str) -> AgentType:
+    """Return a type with a prelude, as the configuration gives it to the daemon."""
+    prelude.touch(0o644)
+    return AgentType(command=("sh", "-c", BEHIND_PRELUDE, str(prelude), *command), kind="exec", prelude=str(prelude))
+
+
+@pytest.mark.parametrize("text", [b"#!/bin/sh\r\n", b"#!/no/sh\n"])
+def test_a_start_that_fails_behind_a_wrapper_says_what_in_the_file_is_wrong(
+    family: Make, tmp_path: Path, text: bytes
+) -> None:
+    program = script(tmp_path / "agent", text)
+    one = family(exec=command(limits=BEHIND["prlimit"]))
+    one.run(bytes(program))
+    end = one.end()
+    assert (end.code, end.why) == (127, problem_of(str(program), PATH))
+
+
+@pytest.mark.parametrize("limits", BEHIND)
+def test_an_interpreter_that_env_does_not_find_is_named(family: Make, tmp_path: Path, limits: str) -> None:
+    program = script(tmp_path / "agent", ENV_CRLF)
+    one = family(exec=command(limits=BEHIND[limits]))
+    one.run(bytes(program))
+    assert "its lines end in CR LF" in one.end().why
+
+
+def test_a_start_that_fails_behind_a_prelude_says_what_in_the_file_is_wrong(family: Make, tmp_path: Path) -> None:
+    program = script(tmp_path / "agent", b"#!/no/sh\n")
+    agent = behind(tmp_path / "prelude", str(program))
+    one = family(exec=agent)
+    one.run(*map(os.fsencode, agent.command))
+    assert one.end().why == problem_of(str(program), PATH)
+
+
+def test_a_program_that_was_being_written_behind_a_wrapper_may_be_the_cause(family: Make, tmp_path: Path) -> None:
+    program = script(tmp_path / "agent")
+    one = family(exec=command(limits=BEHIND["prlimit"]))
+    with program.open("ab"):
+        one.run(bytes(program))
+        end = one.end()
+    told = f"its error output says whether {program} could not be started, as while it is being written"
+    assert (end.code, end.why) == (126, told)
+
+
+@pytest.mark.parametrize("code", [126, 127])
+def test_a_command_that_ran_and_has_such_a_status_is_not_blamed(family: Make, tmp_path: Path, code: int) -> None:
+    one = family(exec=command())
+    one.run(bytes(script(tmp_path / "agent", b"#!/bin/sh\nexit %d\n" % code)))
+    assert (one.end().code, one.end().why) == (code, "")
+
+
+def test_check_warns_of_a_script_that_sh_runs_behind_a_wrapper_alone(family: Make, tmp_path: Path) -> None:
+    program = script(tmp_path / "agent", b"exit 3\n")
+    bare, wrapped = (AgentType(command=(str(program),), kind="exec", limits=each) for each in BEHIND.values())
+    assert (severity(bare), severity(wrapped)) == (FAIL, WARN)
+    one = family(exec=wrapped)
+    one.run(bytes(program))
+    assert one.end().code == 3
+
+
+def test_check_looks_at_the_program_behind_a_prelude(tmp_path: Path) -> None:
+    prelude, program = tmp_path / "prelude", script(tmp_path / "agent", b"#!/no/sh\n")
+    assert severity(behind(prelude, str(program))) == WARN
+    assert severity(behind(prelude, str(tmp_path / "missing"))) == WARN
+    assert severity(behind(prelude, "its_function")) == OK
+    assert severity(behind(prelude, "/bin/true")) == OK

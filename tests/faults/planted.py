@@ -518,9 +518,9 @@ FAULTS: Final = (
     ),
     _fault(
         "a_program_that_is_being_written_is_the_items_fault",
-        "scheduler/drivers/executable_files.py",
-        "errno.ENOMEM, errno.ETXTBSY))",
-        "errno.ENOMEM))",
+        "scheduler/drivers/processes.py",
+        "is_busy=number == errno.ETXTBSY",
+        "is_busy=False",
         "integration/test_busy_programs.py::test_a_job_whose_program_is_being_written_waits_and_is_done",
     ),
     _fault(

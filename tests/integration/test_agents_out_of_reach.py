@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from scheduler.drivers.keeper_scripts import release_words, words_of
+from scheduler.model.events_and_effects import Keeper
 from tests.cli_tools import DROVER
 from tests.drivers.test_processes import debugger
 from tests.integration.conftest import Ask, Launch
@@ -27,6 +29,7 @@ from tests.ssh.sshd import Server, serving
 
 HOST = "[hosts.local]\n"
 # The daemon is user 1; the capability, which agents do not get, is for the files of this test.
+USER_1 = ["setpriv", "--reuid=1", "--regid=1", "--clear-groups", "--"]
 AS_USER_1 = ["setpriv", "--reuid=1", "--regid=1", "--clear-groups", "--inh-caps=+dac_read_search",
              "--ambient-caps=+dac_read_search", "--", *RUN]  # fmt: skip
 DEAF = "trap '' HUP; echo OK; read -r line; exec sleep 1000"
@@ -55,6 +58,10 @@ class Site:
     def foreign(self, name: str, script: str, **keys: Any) -> str:
         """Return a type whose agents run a script as user 2."""
         return agent(name, [*self._become, script], **keys)
+
+    def command(self, script: str) -> list[bytes]:
+        """Return the words that run a script as user 2."""
+        return [each.encode() for each in (*self._become, script)]
 
     @property
     def word(self) -> str:
@@ -166,12 +173,36 @@ def test_detached_command_that_cannot_be_killed_is_left(site: Site) -> None:
         printed = "select out_data from drover.output where out_jq_fk = %s"
         pid = int(daemon.until(lambda: daemon.execute(printed, pk))[0]["out_data"])
         site.watch(pid)
-        left = "its command runs as another user and could not be ended: it is left"
+        left = LEFT.format(pid)
         assert killed(daemon, pk) == f"killed; {left}"
         assert daemon.row(pk)["jq_end_code"] == "killed"
         assert f"ERROR {left}" in daemon.log_text(pk)
+        daemon.until(lambda: troubles(daemon) == [f"agent kept: {left}"])
         site.kill_left()
         daemon.until(lambda: not list(Path(spool).glob("*/*.*")), what="its entry is not removed")
+
+
+def test_a_release_looks_seldom_at_a_command_that_it_may_not_end(site: Site) -> None:
+    with TemporaryDirectory(prefix="spool-", ignore_cleanup_errors=True) as spool, TemporaryDirectory() as folder:
+        os.chown(spool, 1, 1)
+        os.chown(folder, 1, 1)
+        nap = Path(folder) / "sleep"
+        nap.write_text('#!/bin/sh\necho >>"$0.log"\nexec /bin/sleep "$@"\n')
+        nap.chmod(0o755)
+        command = site.command("trap : HUP; echo $$; exec sleep 1000")
+        words = words_of(Keeper("start", "site", spool, 0, 1 << 20, grace=1), 7, 1, command)
+        attached = subprocess.Popen([*USER_1, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        assert attached.stdout is not None
+        attached.stdout.readline()  # the pid of its keeper
+        site.watch(int(attached.stdout.readline()))
+        attached.kill()
+        attached.communicate()
+        release = release_words(spool, "site", [(7, 1)], grace=1)
+        path = f"{folder}:{os.environ['PATH']}"
+        done = subprocess.run([*USER_1, *release], env={"PATH": path}, stdout=subprocess.PIPE, check=False)
+        assert (done.returncode, done.stdout) == (1, b"7.1\n")
+        assert Path(f"{nap}.log").read_text().count("\n") <= 2
+        site.kill_left()
 
 
 def test_agent_that_closed_its_output_and_cannot_be_killed_is_left(site: Site) -> None:

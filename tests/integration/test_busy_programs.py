@@ -26,3 +26,17 @@ def test_a_job_whose_program_is_being_written_waits_and_is_done(
         daemon.until(lambda: "Text file busy" in daemon.stderr(), what="it is started")
     row = daemon.wait(pk)
     assert (row["jq_state"], row["jq_failures"], row["jq_attempt"]) == ("done", 0, 1)
+
+
+def test_jobs_of_other_types_are_done_while_a_program_is_being_written(launch: Launch, tmp_path: Path) -> None:
+    programs = [tmp_path / "busy", tmp_path / "free"]
+    for program in programs:
+        program.write_text(SCRIPT["exec"])
+        program.chmod(0o755)
+    daemon = launch(LOCAL + "".join(agent(each.name, [str(each)], kind="exec") for each in programs))
+    with programs[0].open("ab"):
+        waiting = daemon.insert(jq_type="busy")
+        daemon.until(lambda: "Text file busy" in daemon.stderr(), what="it is started")
+        assert daemon.wait(daemon.insert(jq_type="free"))["jq_state"] == "done"
+        assert "no more agents are started" not in daemon.stderr()
+    assert daemon.wait(waiting)["jq_state"] == "done"

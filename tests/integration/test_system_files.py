@@ -18,6 +18,9 @@ ROOT = Path(__file__).parents[2]
 BREAK = {
     "no proc": "while umount -l /proc 2>&1; do :; done",
     "no null": 'mount -t tmpfs tmpfs "$0" && mknod -m 666 "$0/zero" c 1 5 && mount --move "$0" /dev',
+    "null that is a file": (
+        'mount -t tmpfs tmpfs "$0" && mknod -m 666 "$0/zero" c 1 5 && touch "$0/null" && mount --move "$0" /dev'
+    ),
     "nowhere to write": (
         "for each in /tmp /var/tmp; do mount --bind $each $each && mount -o remount,bind,ro $each; done; cd /proc"
     ),
@@ -25,6 +28,7 @@ BREAK = {
 TOLD = {
     "no proc": "/proc, by which processes are told apart, is not mounted; mount it: mount -t proc proc /proc",
     "no null": "/dev/null cannot be opened: No such file or directory; make it: mknod -m 666 /dev/null",
+    "null that is a file": "/dev/null is no device, and would grow; remove it and make it: mknod -m 666 /dev/null",
 }
 COMMANDS = {
     "run --allow-root": "drover run",

@@ -10,7 +10,7 @@ from scheduler.model.config import AgentType, Host
 from scheduler.policy.conditions import Answer, Condition, Policy, Release, Wait, decide
 from scheduler.policy.core import Core
 from scheduler.policy.unstartable_jobs import answered
-from tests.core_tools import make_core
+from tests.core_tools import claim, make_core, saved, settle, spawned, turn
 
 FAR = Host(transport="ssh", address="far")
 
@@ -109,3 +109,21 @@ def test_a_check_while_the_host_is_away_is_in_vain_c26_t90() -> None:
     core = make("block")
     lost(core)
     assert decide(answered(core.state, condition("host:far"))) == Wait(1, 60.0)
+
+
+def test_the_reason_of_a_type_that_does_not_start_names_it_once() -> None:
+    core = make_core({"sha": AgentType(command=("agent",), slots=1, on_start_failure="fail")}, respawn_count=0)
+    turn(core, claim(1))
+    why = "agent 'sha': cannot start '/bin/agent': No such file or directory (errno 2)"
+    core.handle(e.NotCreated(*spawned(core), why), 1.0)
+    assert {text for _, _, text in stopped(core)} == {why}
+
+
+def test_a_status_of_a_program_that_did_not_run_is_explained_behind_it() -> None:
+    core = make_core({"run": AgentType(command=("run",), kind="exec")})
+    turn(core, claim(1, "run"))
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 101), 1.0)
+    core.handle(e.Gone(number, code=127, why="/bin/run: its lines end in CR LF"), 2.0)
+    (row,) = saved(settle(core, 2.0))
+    assert (row.text, row.code) == ("exit status 127: /bin/run: its lines end in CR LF", 127)

@@ -13,6 +13,7 @@ SAID = {
     b"": "is stdout flushed?",
     b"\xef\xbb\xbfOK": r"it said '\ufeffOK': that begins with a byte order mark: print UTF-8 without one",
     b"\xff\xfeO\0K\0": r"it said '\xff\xfeO\x00K\x00': that is UTF-16: print UTF-8",
+    b"OK\0": r"it said 'OK\x00': that holds a NUL byte: print OK and a newline, and nothing else",
     b"\0O\0K": r"it said '\x00O\x00K': that is UTF-16: print UTF-8",
     b"\x1b[1;32mOK\x1b[0m": rf"it said '\x1b[1;32mOK\x1b[0m': that begins with a colour {SEQUENCE}",
     b"\x1b]0;title\x07OK": rf"it said '\x1b]0;title\x07OK': that begins with a colour {SEQUENCE}",
