@@ -207,8 +207,10 @@ def test_a_release_looks_seldom_at_a_command_that_it_may_not_end(site: Site) -> 
 
 def test_agent_that_closed_its_output_and_cannot_be_killed_is_left(site: Site) -> None:
     daemon = site.serve(site.foreign("mute", MUTE))
-    pk, pid = site.working(daemon, "mute")
-    assert daemon.wait(pk, "failed")["jq_endtext"] == f"{LIVES_ON}; {LEFT.format(pid)}"
+    text = daemon.wait(daemon.insert(jq_type="mute"), "failed")["jq_endtext"]
+    found = re.fullmatch(f"{LIVES_ON}; {LEFT.format('([0-9]+)')}", text)
+    assert found is not None, text
+    site.watch(int(found[1]))
 
 
 def test_agent_that_ends_with_its_input_leaves_nothing(site: Site) -> None:
