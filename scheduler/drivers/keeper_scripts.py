@@ -166,6 +166,7 @@ trust() { is_bad=$(find "$@" -prune \\( ! -user 0 ! -user "$me" \\
 || refuse "the directories above the spool $spool cannot be looked at"
 [ -z "$is_bad" ] || refuse "others may replace the spool $spool: $(echo "$is_bad" | head -n 1) must belong to root or \
 user $me, and others may not write to it (chmod go-w); or name another spool"; }
+made() { [ -d "$1" ] || mkdir -- "$1" 2>/dev/null || [ -d "$1" ] || mkdir -- "$1"; }
 reach() {
 place= rest=$1 links=0
 set --
@@ -185,7 +186,7 @@ place=$place/$part
 if [ ! -d "$place" ]; then
 trust "$@"
 [ "$verb" != check ] || [ -e "$place" ] || exit 0
-mkdir -- "$place" || [ -d "$place" ] || refuse "the spool $spool cannot be written"
+made "$place" || refuse "the spool $spool cannot be written"
 fi
 done
 trust "$@"
@@ -236,7 +237,7 @@ find . -mindepth 1 -maxdepth 1 -type d -mtime +1 -name '*.*' | while IFS= read -
 done
 failed=0
 for name in "$@"; do
-[ -d "$name" ] || mkdir -- "$name" || { failed=1; continue; }
+made "$name" || { failed=1; continue; }
 if finish "$name"; then drop "$name"; else failed=1; fi
 done
 for each in *.*; do
@@ -275,7 +276,7 @@ kill -s 0 $keeper 2>/dev/null && look $keeper && [ "$seen" != Z ] || [ -L "$entr
 nap 0.02
 done
 fi
-[ -d "$entry" ] || mkdir -- "$entry" || refuse "the spool takes no more"
+made "$entry" || refuse "the spool takes no more"
 : >"$entry/turn.$turn" || refuse "the spool takes no more"
 if ln -s closed "$entry/state" 2>/dev/null; then store "$entry" .; fi
 pair "$entry/state"

@@ -4,6 +4,7 @@ What names a process that is not ours to signal is tried in a pid namespace, or 
 """
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -115,6 +116,18 @@ def test_link_in_a_circle_is_refused_c41(spool: Spool, tmp_path: Path) -> None:
 def test_spool_of_ours_in_a_sticky_directory_is_used_c41(spool: Spool) -> None:
     spool.path.parent.chmod(0o1777)
     assert spool.start("exit 4").end()[0] == 4
+
+
+def test_spool_that_another_process_makes_meanwhile_is_used_without_a_word_c41(spool: Spool, tmp_path: Path) -> None:
+    (tools := tmp_path / "tools").mkdir()
+    mkdir = shutil.which("mkdir")
+    (tools / "mkdir").write_text(f'#!/bin/sh\n[ "$2" != {spool.path} ] || {mkdir} "$@"\nexec {mkdir} "$@"\n')
+    (tools / "mkdir").chmod(0o755)
+    done = subprocess.run(
+        spool.words(b"/bin/sh", b"-c", b"exit 3"), stdin=subprocess.DEVNULL, capture_output=True, check=False,
+        env=os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert (done.returncode, b"mkdir" in done.stdout + done.stderr) == (3, False)
 
 
 def test_link_of_ours_is_used_c41(spool: Spool, tmp_path: Path) -> None:
