@@ -214,7 +214,7 @@ class Child:
             self._kill()
 
     def _kill(self) -> None:
-        """Kill it and its group; if it is another user's by now, it is left, and its slot is told so."""
+        """Kill the process and its group; report Gone with `left` if the kernel refuses that."""
         if self.end is None and not self.process.kill() and isinstance(self.process, LocalProcess):
             self._loop.unregister(self.process.pidfd)
             self.end = Gone(self.slot, why=left_in_words(self.process), left=True)

@@ -47,7 +47,7 @@ class RemoteProcess:
         self.on_start()
 
     def signal(self, number: int) -> bool:
-        """Send a signal to its group; return True: if its host refuses that, it is told later."""
+        """Send a signal to its group and return True; a refusal by the host comes later, as a report."""
         self.host_process.signal(self.id, signal_name(number).removeprefix("SIG"))
         return True
 

@@ -1,6 +1,6 @@
-"""What every program that starts processes needs of the system's own files: /proc of our processes, and /dev/null.
+"""Checks at the start of a command for the system files that starting processes takes: /proc and /dev/null.
 
-Containers, chroots and namespaces may lack them. To say so at the start takes the place of errors that name no cause.
+Containers, chroots and namespaces may lack them, and the errors that follow would not name the cause.
 """
 
 import os

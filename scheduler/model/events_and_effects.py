@@ -44,8 +44,8 @@ class NotCreated:
 class Gone:
     """The process of a slot is dead and its output is read. Exactly one of code and signal is given, or lost, or why.
 
-    `why` alone: it has ended by itself, and why nobody knows how. With `left` it has not ended: we may not kill it.
-    `why` with a code: what kept its program from running.
+    `why` alone says why it is not known how the process ended. With `left` the process still runs: the kernel refused
+    to let us kill it. With a code, `why` says what kept the program from running.
     """
 
     slot: int

@@ -72,7 +72,7 @@ class Machine(Generic[State, Event]):
 # A slot is FREE until it is chosen. PREP says that a process is being made, so that a death reported meanwhile cannot
 # free the slot. SPAWNED waits for the first OK and is given no data. READY and RUNNING alternate; a slot that gets its
 # next line with its OK stays RUNNING (NEXT). FREEING was told to die and holds no pipes; only its death frees it, and
-# being late there means SIGKILL, again and again; if that is refused, its process is left, which is told as a death.
+# being late there means SIGKILL, again and again; if the kernel refuses that, the process is reported as GONE and left.
 # FAIL is a slot whose agent died too often; time alone frees it.
 
 SLOT_UNTIL: Final = {

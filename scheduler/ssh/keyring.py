@@ -50,7 +50,7 @@ class Keyring:
 
 
 class HeldKey(AgentKey):  # type: ignore[misc]
-    """A key that an agent holds. One that it does not sign with is refused by the server, and the next one is tried."""
+    """A key that an SSH agent holds. If the agent does not sign, the server refuses the key and the next is tried."""
 
     problem = ""  # why it has not signed
 

@@ -75,9 +75,12 @@ def _next_piece(channel: paramiko.Channel, output: LoginOutput[Any], deadline: f
         channel.settimeout(max(deadline - time.monotonic(), 0.01))
         data: bytes = channel.recv(PIECE_BYTES)
     except TimeoutError as error:
-        is_silent = not output.count
-        silent = told("waits", who=account, seconds=seconds)
-        raise WorldError(silent if is_silent else printed_and_waits(output, seconds, settings)) from error
+        why = (
+            printed_and_waits(output, seconds, settings)
+            if output.count
+            else told("waits", who=account, seconds=seconds)
+        )
+        raise WorldError(why) from error
     if data:
         return data
     said = output.beginning

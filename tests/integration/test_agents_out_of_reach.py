@@ -291,4 +291,4 @@ def test_refused_signal_of_an_operator_is_logged(site: Site) -> None:
     pk, pid = site.working(daemon, "deaf")
     daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args=f"signal {pk} USR1"))
     refused = f"WARNING SIGUSR1 is refused: its process {pid} runs as user bin by now, and may not be signalled"
-    daemon.until(lambda: refused in daemon.log_text(pk))
+    assert daemon.until(lambda: refused in daemon.log_text(pk))

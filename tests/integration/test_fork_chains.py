@@ -51,7 +51,7 @@ def test_chain_of_a_killed_job_ends_with_it(launch: Launch, tmp_path: Path) -> N
     pk = running(daemon, lock)
     daemon.insert(role="drover_operator", jq_type="command", jq_args=f"killjob {pk}")
     daemon.wait(pk, "failed")
-    daemon.until(lambda: not is_held(lock), what="the chain goes on")
+    assert daemon.until(lambda: not is_held(lock), what="the chain goes on")
 
 
 @pytest.mark.slow
