@@ -22,6 +22,7 @@ LINE_LIMIT: Final = 1 << 20  # bytes, without the newline
 OK, ERROR, WARNING, FATAL, LOG, EVENT = b"OK", b"ERROR", b"WARNING", b"FATAL", b"LOG", b"EVENT"
 SUCCESS, ITEMS, HEARTBEAT, ECHO = b"Success", b"ItemsProcessed", b"Heartbeat", b"ECHO"
 DB, FAIL, BLOCKED, RESULT = b"DB", b"FAIL", b"BLOCKED", b"RESULT"
+KEYWORDS: Final = (OK, ERROR, WARNING, FATAL, LOG, EVENT, SUCCESS, ITEMS, HEARTBEAT, ECHO, DB, FAIL, BLOCKED, RESULT)
 DEBUG = b"DEBUG"  # anything else
 OF_ITEM: Final = frozenset((ITEMS, FAIL, BLOCKED, RESULT))  # what they say is of the item in hand
 

@@ -6,15 +6,11 @@ Pure functions of bytes. The line is quoted, for what is wrong with it cannot be
 import re
 from typing import Final
 
-from scheduler.model import protocol
+from scheduler.model.protocol import KEYWORDS, OK, parse
 
 SHOWN: Final = 60  # characters of a line
 SILENT: Final = "is stdout flushed?"
-KEYWORDS: Final = (
-    protocol.OK, protocol.ERROR, protocol.WARNING, protocol.FATAL, protocol.LOG, protocol.EVENT, protocol.SUCCESS,
-    protocol.ITEMS, protocol.HEARTBEAT, protocol.ECHO, protocol.DB, protocol.FAIL, protocol.BLOCKED, protocol.RESULT,
-)  # fmt: skip
-BY_CAPITALS: Final = {keyword.upper(): keyword for keyword in KEYWORDS} | {b"OKAY": protocol.OK}
+BY_CAPITALS: Final = {keyword.upper(): keyword for keyword in KEYWORDS} | {b"OKAY": OK}
 
 _UTF16: Final = "that is UTF-16: print UTF-8"
 _BEGINNINGS: Final = (
@@ -38,9 +34,9 @@ def why_no_ok(line: bytes, is_whole: bool = True) -> str:
     if not line:
         return SILENT
     said, seen = f"it said {quoted(line)}", _UNSEEN.sub(b"", line)
-    if not is_whole and protocol.parse(line)[0] == protocol.OK:
+    if not is_whole and parse(line)[0] == OK:
         return f"{said} without a newline; print OK and a newline"
-    if lookalike(line) == protocol.OK.decode():
+    if lookalike(line) == OK.decode():
         return f"{said}: {_flaw(line)}"
     if _BEHIND_TEXT.fullmatch(seen):
         return f"{said}: OK is not at the start of the line; print no prompt or other text before it"
