@@ -1499,13 +1499,14 @@ select new_values, case when new_values is not null then drover.notify('drover_c
 
 -- name: flush
 -- Remove one piece of what ended so many `days`, by state, before the command was queued, or before now; see
--- drover.prune. Return how many rows were removed, and where to go on: no stage if nothing is left. No row: another
--- group, the first of those that have an active scheduler, carries the command out.
-select f.removed, f.stage, f.place
+-- drover.prune_piece. Return how many rows were removed, and where to go on: no stage if nothing is left; how many the
+-- database refuses to remove, the first of them, and why. No row: another group, the first of those that have an active
+-- scheduler, carries the command out.
+select f.removed, f.stage, f.place, cardinality(f.kept), array_to_string(f.kept[:10], ', '), f.why
   from (select where :command::bigint is null or :group::text = (
           select min(group_name) from drover.scheduler_group
            where group_owner is not null and group_lease_until > now())) is_first,
-       lateral drover.prune(
+       lateral drover.prune_piece(
          (select jsonb_object_agg(
                    key, coalesce((select jq_queued from drover.jobqueue where jq_pk = :command::bigint), now())
                         - make_interval(days => value::integer))

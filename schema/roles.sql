@@ -193,7 +193,9 @@ grant insert, update, delete
   on drover.placement, drover.quota, drover.tenant, drover.tenant_queue, drover.variable
   to drover_operator;
 grant update (limit_bytes) on drover.size_limit to drover_operator;
-grant execute on function drover.flush_jobs(bigint[]) to drover_operator;
+grant execute on function drover.flush_jobs(bigint[]), drover.flush_chosen(bigint[]),
+  drover.rename_owner(name, name) to drover_operator;
+grant execute on function drover.is_route_stale() to drover_operator, drover_readonly;
 -- What a schedule queues is inserted by the scheduler, in the name of the role that added it.
 grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_catch_up,
               schedule_jitter, schedule_overlap, schedule_enabled, schedule_job, schedule_next),
@@ -253,7 +255,7 @@ grant execute on function drover.settle(bigint[], bigint, integer, boolean), dro
   drover.block_of(bigint), drover.wards(name) to drover_scheduler;
 -- Removes jobs that ended long ago; drover_scheduler may remove none by itself.
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint),
-  drover.prune(jsonb, integer, text, bigint) to drover_scheduler;
+  drover.prune(jsonb, integer, text, bigint), drover.prune_piece(jsonb, integer, text, bigint) to drover_scheduler;
 -- Records events, queues their deliveries, and removes them when nobody needs them.
 grant execute on function
   drover.has_subscriptions(), drover.record(bigint[], text[]), drover.record_ends(text),

@@ -261,6 +261,22 @@ begin
   end loop;
 end $$;
 
+CREATE FUNCTION drover.check_at_once() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  late text;
+begin
+  select string_agg(format('%I.%I', nspname, conname), ', ') into late
+    from pg_catalog.pg_constraint join pg_catalog.pg_namespace n on n.oid = connamespace
+   where condeferrable and (conrelid in ('jobqueue'::regclass, 'job'::regclass, 'log'::regclass)
+                            or confrelid in ('jobqueue'::regclass, 'job'::regclass, 'log'::regclass));
+  if late is not null then
+    execute 'set constraints ' || late || ' immediate';
+  end if;
+end $$;
+
 CREATE FUNCTION drover.check_targets() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'drover', 'pg_temp'
@@ -1034,7 +1050,7 @@ begin
               || case when failed_too then '{failed}'::text[] end) as what), most, stage, place) p;
 end $$;
 
-CREATE FUNCTION drover.flush_jobs(jobs bigint[]) RETURNS bigint
+CREATE FUNCTION drover.flush_chosen(jobs bigint[], OUT removed bigint, OUT kept bigint[], OUT why text) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1055,8 +1071,15 @@ begin
        and not exists (
              select from jobdepends join jobqueue on jq_pk = jdep_jq_depends_fk
               where jdep_jq_fk = pk and jdep_met_at is null and jq_endtime is null));
-  return drover.remove_jobs(old);
+  select t.* into removed, kept, why from drover.try_to_remove('jobs', old) t;
 end $$;
+
+CREATE FUNCTION drover.flush_jobs(jobs bigint[]) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select removed from drover.flush_chosen(jobs)
+$$;
 
 CREATE FUNCTION drover.forget_events(beyond bigint, most integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2148,6 +2171,13 @@ begin
 end $$;
 
 CREATE FUNCTION drover.prune(before jsonb, most integer, INOUT stage text, INOUT place bigint, OUT removed bigint) RETURNS record
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select p.stage, p.place, p.removed from drover.prune_piece(before, most, stage, place) p
+$$;
+
+CREATE FUNCTION drover.prune_piece(before jsonb, most integer, INOUT stage text, INOUT place bigint, OUT removed bigint, OUT kept bigint[], OUT why text) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -2181,31 +2211,24 @@ begin
          and not exists (
                select from jobdepends join jobqueue on jq_pk = jdep_jq_depends_fk
                 where jdep_jq_fk = pk and jdep_met_at is null and jq_endtime is null));
-    removed := drover.remove_jobs(old);
-    if is_young or looked < most then
-      stage := 'groups';
-      place := 0;
-    end if;
   elsif stage = 'groups' then
     select count(*), max(job_pk), coalesce(bool_or(job_queued >= latest), false) into looked, place, is_young
       from (select job_pk, job_queued from job where job_pk > first order by job_pk limit most) w;
-    delete from job where job_pk = any (array(
+    old := array(
       select job_pk from job
        where job_pk > first and job_pk <= place and job_queued < latest
-         and not exists (select from jobqueue where jq_job_fk = job_pk) for update skip locked));
-    get diagnostics removed = row_count;
-    if is_young or looked < most then
-      stage := 'log';
-      place := 0;
-    end if;
+         and not exists (select from jobqueue where jq_job_fk = job_pk) for update skip locked);
   else
-    delete from log where log_pk = any (array(
-      select log_pk from (select log_pk, log_date from log where log_jq_fk is null order by log_pk limit most) w
-       where log_date < (before ->> 'log')::timestamptz));
-    get diagnostics removed = row_count;
-    if removed < most then
-      stage := null;
-    end if;
+    select count(*), max(log_pk),
+           coalesce(array_agg(log_pk) filter (where log_date < (before ->> 'log')::timestamptz), '{}')
+      into looked, place, old
+      from (select log_pk, log_date from log where log_jq_fk is null and log_pk > first order by log_pk limit most) w;
+    is_young := cardinality(old) < looked;
+  end if;
+  select t.* into removed, kept, why from drover.try_to_remove(stage, old) t;
+  if is_young or looked < most then
+    stage := case stage when 'jobs' then 'groups' when 'groups' then 'log' end;
+    place := 0;
   end if;
 end $$;
 
@@ -2278,9 +2301,7 @@ begin
   select coalesce(array_agg(del_pk), '{}') into late from given_up;
   perform drover.bury_deliveries(late, 'expired') where late <> '{}';
   dead := dead + cardinality(late);
-  delete from attempt_kept where att_jq_fk = any (gone);
-  delete from log where log_jq_fk = any (gone);
-  delete from jobqueue where jq_pk = any (gone);
+  perform drover.try_to_remove('jobs', array_remove(gone, null));
   if exists (select from agent where agent_group = of_group and agent_type = 'notify' and agent_enabled
                 and agent_present) then
     while queued < most loop
@@ -2554,6 +2575,31 @@ begin
   end if;
 end $$;
 
+CREATE FUNCTION drover.remove(what text, numbers bigint[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  removed bigint;
+begin
+  case what
+    when 'jobs' then
+      removed := drover.remove_jobs(numbers);
+    when 'groups' then
+      delete from job where job_pk = any (numbers);
+      get diagnostics removed = row_count;
+    when 'log' then
+      delete from log where log_pk = any (numbers);
+      get diagnostics removed = row_count;
+  end case;
+  if removed < cardinality(numbers) then
+    raise exception 'a trigger or rule of the site keeps it' using errcode = 'triggered_action_exception';
+  end if;
+end $$;
+
 CREATE FUNCTION drover.remove_jobs(jobs bigint[]) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'drover', 'pg_temp'
@@ -2575,6 +2621,30 @@ begin
   delete from jobqueue where jq_pk = any (jobs);
   get diagnostics removed = row_count;
   return removed;
+end $$;
+
+CREATE FUNCTION drover.rename_owner(was name, is_now name) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  schedules     bigint;
+  subscriptions bigint;
+begin
+  if to_regrole(quote_ident(is_now)) is null then
+    raise exception 'there is no role %', quote_ident(is_now) using errcode = 'undefined_object';
+  elsif to_regrole(quote_ident(was)) is not null then
+    raise exception 'role % is still there, and keeps what it has', quote_ident(was) using errcode = 'duplicate_object';
+  end if;
+  update schedule set schedule_submitter = is_now where schedule_submitter = was;
+  get diagnostics schedules = row_count;
+  update subscription set sub_owner = is_now where sub_owner = was;
+  get diagnostics subscriptions = row_count;
+  update delivery set del_owner = is_now where del_owner = was;
+  insert into share (share_jq_fk, share_with) select share_jq_fk, is_now from share where share_with = was
+    on conflict do nothing;
+  delete from share where share_with = was;
+  return schedules + subscriptions;
 end $$;
 
 CREATE FUNCTION drover.rests(agent drover.agent) RETURNS text
@@ -3136,6 +3206,41 @@ begin
   return found;
 end $$;
 
+CREATE FUNCTION drover.try_to_remove(what text, numbers bigint[], OUT removed bigint, OUT kept bigint[], OUT why text) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  half integer := cardinality(numbers) / 2;
+  rest record;
+begin
+  removed := cardinality(numbers);
+  kept := '{}';
+  if removed = 0 then
+    return;
+  end if;
+  begin
+    perform drover.check_at_once();
+    perform drover.remove(what, numbers);
+    return;
+  exception when others then
+    if left(sqlstate, 2) in ('40', '53', '54', '55', '57', '58', 'XX') then
+      raise;
+    end if;
+    why := sqlerrm;
+  end;
+  if half = 0 then
+    removed := 0;
+    kept := numbers;
+    return;
+  end if;
+  select * into removed, kept, why from drover.try_to_remove(what, numbers[:half]);
+  select * into rest from drover.try_to_remove(what, numbers[half + 1:]);
+  removed := removed + rest.removed;
+  kept := kept || rest.kept;
+  why := coalesce(why, rest.why);
+end $$;
+
 CREATE FUNCTION drover.unmet(was integer, more integer, writer xid) RETURNS integer
     LANGUAGE sql
     AS $$
@@ -3404,6 +3509,8 @@ CREATE TABLE drover.claimable (
 )
 WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 
+ALTER TABLE ONLY drover.claimable REPLICA IDENTITY FULL;
+
 CREATE TABLE drover.in_hand (
     hand_owner uuid NOT NULL,
     hand_jobs bigint[] NOT NULL,
@@ -3411,6 +3518,8 @@ CREATE TABLE drover.in_hand (
 )
 WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 ALTER TABLE ONLY drover.in_hand ALTER COLUMN hand_jobs SET STORAGE EXTERNAL;
+
+ALTER TABLE ONLY drover.in_hand REPLICA IDENTITY FULL;
 
 CREATE VIEW drover.recorded AS
  SELECT DISTINCT ON (pk.pk) pk.pk AS jq_pk,
@@ -3563,6 +3672,8 @@ CREATE TABLE drover.counter_new (
     counter_labels text[] NOT NULL,
     counter_value double precision NOT NULL
 );
+
+ALTER TABLE ONLY drover.counter_new REPLICA IDENTITY FULL;
 
 CREATE VIEW drover.counters AS
  SELECT c.counter_name,
@@ -3771,6 +3882,8 @@ WITH (fillfactor='50');
 CREATE TABLE drover.site (
     site_uuid uuid DEFAULT gen_random_uuid() NOT NULL
 );
+
+ALTER TABLE ONLY drover.site REPLICA IDENTITY FULL;
 
 CREATE VIEW drover.detached_jobs AS
  SELECT j.jq_pk,

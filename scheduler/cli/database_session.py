@@ -24,7 +24,7 @@ from psycopg.types.json import set_json_loads
 from scheduler.cli.config_files import EMBEDDED, is_embedded_url, with_password
 from scheduler.cli.output import Table, warn
 from scheduler.database import migrate
-from scheduler.database.connect import cancelled, connected, unreachable
+from scheduler.database.connect import cancelled, connected, set_safe_path, unreachable
 from scheduler.drivers.statements import STANDARD, Query, lacks_files, setting, texts
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 STATEMENT_FILES: Final = ("cli.sql", "web.sql", "metrics.sql")  # of the commands, the dashboard, the exporter
 # Of sessions that ask once: compiling takes seconds, reading 500,000 jobs 0.3 s.
 ASKED_ONCE: Final[dict[LiteralString, LiteralString]] = {"jit": "off"}
-# How much a role may see of a table: all rows but not what jobs work on, its own rows, or nothing.
-MASKED, OWN, NOTHING = "masked", "own", "nothing"
+# How much a role may see of a table: all of it, all rows but not what jobs work on, its own rows, or nothing.
+ALL, MASKED, OWN, NOTHING = "all", "masked", "own", "nothing"
 RESTRICTED_TABLES: Final = (
     "jobqueue", "scheduler_status", "output", "why", "log", "blocked_jobs", "event", "subscription", "delivery",
     "attempt", "item_failure", "jobdepends",
@@ -222,8 +222,9 @@ def people_database(config: Config) -> Iterator[str]:
 
 @contextmanager
 def open_session(conninfo: str) -> Iterator[Session]:
-    """Connect, in autocommit, so that every text is a str."""
+    """Connect, in autocommit, so that every text is a str; for statements of ours."""
     with connected(conninfo) as connection:
+        set_safe_path(connection)
         yield _prepared(connection)
 
 

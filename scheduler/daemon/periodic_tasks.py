@@ -278,7 +278,8 @@ class PeriodicTasks:
             raise
         self._due["flush"] = self._loop.now + PAUSE_S
         if self._flush.is_over:
-            log_line("info", f"{self._flush.age}: {self._flush}")
+            level = "warning" if self._flush.is_refused else "info"
+            log_line(level, f"{self._flush.age}: {self._flush}")
             self._flush = None
             self._due["flush"] = self._loop.now + DAY_S
 

@@ -19,7 +19,7 @@ from time import sleep
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from scheduler.database.connect import connected, translated
+from scheduler.database.connect import connected, set_safe_path, translated
 from scheduler.database.schema_locks import LEASES, PATIENCE_S, holder, lock_all, lock_migrations, set_patience
 from scheduler.drivers.statements import STANDARD, lacks_files, setting
 from scheduler.errors import BugError, ConfigError, SchemaOutdatedError, WorldError
@@ -66,7 +66,10 @@ select array(select relname from found where relkind in ('r', 'p', 'v', 'm', 'f'
                     where relname = 'migration' and attname = 'checksum')
 """
 SELECT_NEEDED = "select number, name, checksum, true from drover.migration order by number"
-SEES_LATER = "select has_table_privilege(to_regclass('drover.later_migration'), 'select')"  # null: it is not there
+SEES_LATER = """
+select has_table_privilege(to_regclass('drover.later_migration'), 'select'),  -- null: it is not there
+       coalesce(row_security_active(to_regclass('drover.migration')), false)
+"""
 # In one statement, since `init` may move rows from one table to the other meanwhile.
 SELECT_APPLIED = """
 select number, name, checksum, true from drover.migration
@@ -326,10 +329,13 @@ def _missing(files: list[Migration], connection: psycopg.Connection) -> list[Mig
 
     Later ones may be applied too, if this version can do without. SchemaOutdatedError if the roles have no rights yet.
     """
-    sees_later = connection.execute(SEES_LATER).fetchone()
-    if sees_later == (False,):
+    ((sees_later, is_hidden),) = connection.execute(SEES_LATER)
+    if is_hidden:
+        problem = "the site has switched row security on, which hides the rows of drover.migration"
+        raise ConfigError(f"{problem}: alter table drover.migration disable row level security")
+    if sees_later is False:
         raise SchemaOutdatedError("schema out of date: the roles have no rights on it: run drover init --roles")
-    rows = connection.execute(SELECT_APPLIED if sees_later == (True,) else SELECT_NEEDED).fetchall()
+    rows = connection.execute(SELECT_APPLIED if sees_later else SELECT_NEEDED).fetchall()
     if newer := ", ".join(name for number, name, _, is_needed in rows if is_needed and number > len(files)):
         raise ConfigError(f"the database is newer than this drover: it has {newer}: upgrade drover")
     applied = [Migration(number, name, checksum) for number, name, checksum, _ in rows]
@@ -385,6 +391,7 @@ def _opened(conninfo: str) -> Iterator[psycopg.Connection]:
         if connection.info.server_version < OLDEST * 10_000:
             version = connection.info.parameter_status("server_version")
             raise WorldError(f"PostgreSQL {OLDEST} or newer is needed, and this is {version}: upgrade it")
+        set_safe_path(connection)
         connection.execute(setting(STANDARD))
         yield connection
 
