@@ -66,10 +66,8 @@ select array(select relname from found where relkind in ('r', 'p', 'v', 'm', 'f'
                     where relname = 'migration' and attname = 'checksum')
 """
 SELECT_NEEDED = "select number, name, checksum, true from drover.migration order by number"
-SEES_LATER = """
-select has_table_privilege(to_regclass('drover.later_migration'), 'select'),  -- null: it is not there
-       coalesce(row_security_active(to_regclass('drover.migration')), false)
-"""
+SEES_LATER = "select has_table_privilege(to_regclass('drover.later_migration'), 'select')"  # null: it is not there
+IS_HIDDEN = "select row_security_active(to_regclass('drover.migration'))"  # the site has switched that on
 # In one statement, since `init` may move rows from one table to the other meanwhile.
 SELECT_APPLIED = """
 select number, name, checksum, true from drover.migration
@@ -329,13 +327,13 @@ def _missing(files: list[Migration], connection: psycopg.Connection) -> list[Mig
 
     Later ones may be applied too, if this version can do without. SchemaOutdatedError if the roles have no rights yet.
     """
-    ((sees_later, is_hidden),) = connection.execute(SEES_LATER)
-    if is_hidden:
+    sees_later = connection.execute(SEES_LATER).fetchone()
+    if connection.execute(IS_HIDDEN).fetchone() == (True,):
         problem = "the site has switched row security on, which hides the rows of drover.migration"
         raise ConfigError(f"{problem}: alter table drover.migration disable row level security")
-    if sees_later is False:
+    if sees_later == (False,):
         raise SchemaOutdatedError("schema out of date: the roles have no rights on it: run drover init --roles")
-    rows = connection.execute(SELECT_APPLIED if sees_later else SELECT_NEEDED).fetchall()
+    rows = connection.execute(SELECT_APPLIED if sees_later == (True,) else SELECT_NEEDED).fetchall()
     if newer := ", ".join(name for number, name, _, is_needed in rows if is_needed and number > len(files)):
         raise ConfigError(f"the database is newer than this drover: it has {newer}: upgrade drover")
     applied = [Migration(number, name, checksum) for number, name, checksum, _ in rows]
