@@ -1052,9 +1052,9 @@ having count(*) > 0 and drover.is_route_stale()
 -- name: site_additions
 -- Return what a site may add, and what follows from it: drover check alone shows it.
 with our_tables as ({{our_tables}})
-select 'trigger ' || tgname, null::interval, 'of ' || t.oid::regclass || ' is the site''s',
-       'an error in it refuses what the scheduler and front-ends do: let its function be security definer, with a '
-       'search_path of its own'
+select 'trigger ' || tgname, null::interval,
+       'of ' || t.oid::regclass || ': an error in it refuses what the scheduler and front-ends do',
+       'let its function be security definer, with a search_path of its own'
   from our_tables t join pg_catalog.pg_trigger on tgrelid = t.oid
   join pg_catalog.pg_proc p on p.oid = tgfoid
  where not tgisinternal and tgname <> all (:ours::text[]) and tgenabled <> 'D'

@@ -41,6 +41,7 @@ from scheduler.model.states import CANCELLED, HELD, IN_HAND, RUNNING, SKIPPED, T
 from scheduler.model.verbs import SEE_RESULT, Command, CommandError, filter_of
 
 PIECE: Final = 1000  # rows that one statement of a flush looks at, which takes tens of milliseconds
+SMALL_PIECE: Final = 100  # after a piece of which the database keeps rows, which takes milliseconds for each of them
 PAUSE_S: Final = 0.05  # between two of them
 STAGES: Final = {"jobs": "jobs", "groups": "job groups", "log": "log lines about no job"}  # as drover.prune_piece has
 REMOVED: Final = {"done", "failed", "cancelled", "ignored", "skipped", "command", "log"}  # likewise
@@ -353,7 +354,7 @@ class FlushPass:
     def __init__(self, days: Mapping[str, int], *, command: int | None) -> None:
         self._days, self._command = days, command
         self._stage: str | None = "jobs"
-        self._place = 0
+        self._place, self._most = 0, PIECE
         self.removed = dict.fromkeys(STAGES, 0)
         self._kept = dict.fromkeys(STAGES, 0)  # what the database refuses to remove
         self._refusals: dict[str, str] = {}  # of the first piece with such rows: which, and why
@@ -376,7 +377,7 @@ class FlushPass:
 
     def remove_piece(self, ask: Ask) -> Steps[bool]:
         """Remove a piece of it; return False if that is for another daemon."""
-        values = {"days": to_json(dict(self._days)), "most": PIECE, "stage": self._stage}
+        values = {"days": to_json(dict(self._days)), "most": self._most, "stage": self._stage}
         rows = yield from ask("flush", command=self._command, place=self._place, **values)
         if not rows:
             return False
@@ -384,6 +385,7 @@ class FlushPass:
         now = self._stage or ""
         self.removed[now] += int(count or 0)
         self._kept[now] += int(kept or 0)
+        self._most = PIECE if why is None else SMALL_PIECE
         if why is not None:
             self._refusals.setdefault(now, f"such as {text_of(numbers)}: {text_of(why)}")
         self._stage = None if stage is None else stage.decode()

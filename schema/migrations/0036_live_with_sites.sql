@@ -67,7 +67,6 @@ begin
     return;
   end if;
   begin
-    perform drover.check_at_once();
     perform drover.remove(what, numbers);
     return;
   exception when others then
@@ -107,6 +106,7 @@ begin
        and not exists (
              select from jobdepends join jobqueue on jq_pk = jdep_jq_depends_fk
               where jdep_jq_fk = pk and jdep_met_at is null and jq_endtime is null));
+  perform drover.check_at_once();
   select t.* into removed, kept, why from drover.try_to_remove('jobs', old) t;
 end $$;
 
@@ -163,6 +163,7 @@ begin
       from (select log_pk, log_date from log where log_jq_fk is null and log_pk > first order by log_pk limit most) w;
     is_young := cardinality(old) < looked;
   end if;
+  perform drover.check_at_once();
   select t.* into removed, kept, why from drover.try_to_remove(stage, old) t;
   if is_young or looked < most then
     stage := case stage when 'jobs' then 'groups' when 'groups' then 'log' end;
@@ -208,7 +209,10 @@ begin
   select coalesce(array_agg(del_pk), '{}') into late from given_up;
   perform drover.bury_deliveries(late, 'expired') where late <> '{}';
   dead := dead + cardinality(late);
-  perform drover.try_to_remove('jobs', array_remove(gone, null));
+  if gone <> '{}' then
+    perform drover.check_at_once();
+    perform drover.try_to_remove('jobs', array_remove(gone, null));
+  end if;
   if exists (select from agent where agent_group = of_group and agent_type = 'notify' and agent_enabled
                 and agent_present) then
     while queued < most loop
