@@ -41,6 +41,7 @@ SLOW_S: Final = 1.0  # a statement that took longer is worth a warning
 OWN_AGE_S: Final = 10.0  # a row of ours that is this old and not in memory was lost on its way
 MOST_NAMED: Final = 100  # queues that do not exist
 COUNT_GAP_S: Final = 5.0  # between two statements for drover metrics, while there is something to count
+FOLDED: Final = 10_000  # rows of what was counted that are folded at once
 DAY_S: Final = 86_400.0  # from one pass over what is long over to the next
 
 
@@ -51,7 +52,7 @@ class PeriodicTasks:
         self, loop: Loop, timers: Scheduler, core: Core, lease: Lease, ask: Ask, connections: Connections,
         daemon: DaemonControl, detached: DetachedJobs,
     ) -> None:  # fmt: skip
-        self._uncounted: Counted = {}  # for drover metrics, not in drover.counter yet
+        self._uncounted: Counted = {}  # for drover metrics and stats, not in the database yet
         self._loop, self._timers, self._core, self._lease = loop, timers, core, lease
         self._ask, self._connections, self.detached = ask, connections, detached
         self._slowest: dict[str, float] = {}  # seconds of statements that a warning was about
@@ -83,6 +84,7 @@ class PeriodicTasks:
             "hosts": self._show_hosts,
             "rates": self._show_starts,
             "count": self._count,
+            "fold": self._fold,
             "all": self._show_all,
         }
         self._due = dict.fromkeys(self._tasks, NEVER)
@@ -229,7 +231,7 @@ class PeriodicTasks:
         self.bring_forward("detached")
         self._core.handle(Woken(), self._loop.now)
         self.bring_forward("tables")
-        for task in ("due", "deliveries", "tidy"):
+        for task in ("due", "deliveries", "tidy", "fold"):
             self.bring_forward(task)
         yield from self._ask("remove_dead", age=2 * self._timers.lease)
         self.read_commands_in(0.0)
@@ -335,6 +337,12 @@ class PeriodicTasks:
             raise
         if counted:
             self._due_in("count", min(COUNT_GAP_S, self._timers.status_interval))
+
+    def _fold(self) -> Steps[None]:
+        """Fold what was counted in minutes, hours and days that are over."""
+        ((folded,),) = yield from self._ask("fold_tally", most=FOLDED)
+        if int(folded or 0) >= FOLDED:
+            self._due_in("fold", DUE_GAP_S)
 
     def save_counts(self) -> Steps[None]:
         """Write down what is in memory only, since another program takes over."""
