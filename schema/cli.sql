@@ -18,7 +18,7 @@ select name, case when has_table_privilege('drover.' || name, 'select') then 'al
                ('event', null, 'my_event'), ('subscription', null, 'my_subscription'),
                ('delivery', null, 'my_delivery'), ('attempt', 'attempt', 'my_attempt'),
                ('item_failure', null, 'my_item_failure'), ('jobdepends', null, 'my_jobdepends'),
-               ('tally', null, 'my_jobs'))
+               ('tally', null, 'my_jobs'), ('depth', null, 'my_jobs'))
          as t(name, masked, own)
 
 -- name: role
@@ -87,14 +87,19 @@ select jq_endtime as tally_at, interval '0' as tally_span, jq_type as tally_type
        coalesce(jq_done_host, '-') as tally_host, jq_state::text as tally_state, jq_end_code as tally_code,
        1::bigint as tally_jobs, jq_itemsprocessed as tally_items, jq_pk as tally_newest,
        case when jq_state in ('done', 'failed')
-            then array[drover.time_bin((extract(epoch from jq_endtime) - extract(epoch from jq_starttime))::float8)]
+            then array[drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime))]
             else '{}' end as tally_bins,
        case when jq_state in ('done', 'failed') then array[1::bigint] else '{}' end as tally_counts
   from drover.my_jobs where jq_endtime is not null and jq_type <> 'command'
  union all
 select jq_starttime, interval '0', jq_type, '-', 'started', '', 1, 0, jq_pk,
-       array[drover.time_bin((extract(epoch from jq_starttime) - extract(epoch from jq_queued))::float8)], array[1]
+       array[drover.time_bin(date_part('epoch', jq_starttime) - date_part('epoch', jq_queued))], array[1]
   from drover.my_jobs where jq_starttime is not null and jq_attempt > 0 and jq_type <> 'command'
+
+-- name: depth.own
+select jq_type as type, jq_queue as queue, 'ready' as state, 1 as jobs, jq_queued as oldest
+  from drover.my_jobs
+ where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command'
 
 -- What a member of a tenant sees of its fellows too; other roles see of it what they see of the table.
 
@@ -132,14 +137,14 @@ select * from drover.tally
 select jq_endtime as tally_at, interval '0' as tally_span, jq_type as tally_type, jq_state::text as tally_state,
        1::bigint as tally_jobs,
        case when jq_state in ('done', 'failed')
-            then array[drover.time_bin((extract(epoch from jq_endtime) - extract(epoch from jq_starttime))::float8)]
+            then array[drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime))]
             else '{}' end as tally_bins,
        case when jq_state in ('done', 'failed') then array[1::bigint] else '{}' end as tally_counts
   from (select * from drover.our_jobs order by jq_pk desc limit 20000) j
  where jq_endtime is not null and jq_type <> 'command'
  union all
 select jq_starttime, interval '0', jq_type, 'started', 1,
-       array[drover.time_bin((extract(epoch from jq_starttime) - extract(epoch from jq_queued))::float8)], array[1]
+       array[drover.time_bin(date_part('epoch', jq_starttime) - date_part('epoch', jq_queued))], array[1]
   from (select * from drover.our_jobs order by jq_pk desc limit 20000) j
  where jq_starttime is not null and jq_attempt > 0 and jq_type <> 'command'
 

@@ -36,7 +36,7 @@ create or replace function drover.count_ends(pks bigint[], states text[]) return
        select case when exists (select from agent where agent_type = jq_type) then jq_type else '(unknown)' end as type,
               coalesce(jq_done_host, '-') as host, jq_itemsprocessed as items,
               case when u.state in ('done', 'failed') then
-                drover.time_bin((extract(epoch from jq_endtime) - extract(epoch from jq_starttime))::float8) end as bin,
+                drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime)) end as bin,
               drover.end_code(u.state::drover.job_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal)
                 as code
          from jobqueue where jq_pk = u.pk and jq_type <> 'command' offset 0) j
@@ -116,11 +116,11 @@ begin
              drover.end_code(jq_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal) as code,
              jq_itemsprocessed as items, jq_pk as pk,
              case when jq_state in ('done', 'failed') then
-               drover.time_bin((extract(epoch from jq_endtime) - extract(epoch from jq_starttime))::float8) end as bin
+               drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime)) end as bin
         from jobqueue where jq_endtime is not null
        union all
       select jq_starttime, jq_type, '-', 'started', '', 0, null,
-             drover.time_bin((extract(epoch from jq_starttime) - extract(epoch from jq_queued))::float8)
+             drover.time_bin(date_part('epoch', jq_starttime) - date_part('epoch', jq_queued))
         from jobqueue where jq_starttime is not null and jq_attempt > 0) j
     left join (select distinct agent_type from agent) a on agent_type = type
    where date > now() - interval '400 days' and date < 'infinity' and type <> 'command'
