@@ -705,7 +705,8 @@ select tally_type as type, tally_host as host, tally_state as state, bin, sum(jo
 -- name: failure_stats
 -- Return how jobs failed since a time: of each type and code the number, the newest job and the text of its end, if its
 -- row was not removed.
-select type, code, jobs, newest, (select left(jq_endtext, 200) from drover.jobqueue j where jq_pk = newest) as text
+select type, code, jobs, newest,
+       (select left(jq_endtext, 200) from drover.jobqueue j where jq_pk = newest) as text
   from (
     select tally_type as type, tally_code as code, sum(tally_jobs)::bigint as jobs, max(tally_newest) as newest
       from drover.tally where {{tallied}} and tally_state = 'failed'

@@ -1189,6 +1189,8 @@ end $$;
 CREATE FUNCTION drover.fold_tally(most integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
     AS $$
 declare
   origin constant timestamptz := '2000-01-01 00:00:00+00';
@@ -3400,7 +3402,9 @@ $$;
 
 CREATE FUNCTION drover.time_bin(seconds double precision) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select case when seconds <= 0.0001 then 0 else least(ceil(8 * ln(seconds / 0.0001) / ln(2)), 281)::integer end $$;
+    AS $$
+  select case when seconds <= 0.0001 then 0 else least(ceil(8 * ln(seconds / 0.0001) / ln(2)), 281)::integer end
+$$;
 
 CREATE FUNCTION drover.trial_failed() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER

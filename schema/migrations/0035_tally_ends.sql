@@ -4,12 +4,14 @@
 -- one before; bin 281 has all longer times. The same bins are in scheduler/model/counters.py.
 create function drover.time_bin(seconds double precision) returns integer
   language sql immutable parallel safe
-  as $$ select case when seconds <= 0.0001 then 0 else least(ceil(8 * ln(seconds / 0.0001) / ln(2)), 281)::integer end $$;
+  as $$
+  select case when seconds <= 0.0001 then 0 else least(ceil(8 * ln(seconds / 0.0001) / ln(2)), 281)::integer end
+$$;
 
--- Jobs that did the same in the same span of time. Whoever counts inserts a row at its own instant, of no span, and waits
--- for nobody; drover.fold_tally makes rows of minutes, hours and days of them. tally_state is a state of ended jobs, or
--- `started`: those are the first attempts, without host and code. tally_counts says how many jobs are in each of
--- tally_bins: of the seconds that they waited if they started, that they ran if they are done or failed.
+-- Jobs that did the same in the same span of time. Whoever counts inserts a row at its own instant, of no span, and
+-- waits for nobody; drover.fold_tally makes rows of minutes, hours and days of them. tally_state is a state of ended
+-- jobs, or `started`: those are the first attempts, without host and code. tally_counts says how many jobs are in each
+-- of tally_bins: of the seconds that they waited if they started, that they ran if they are done or failed.
 create table drover.tally (
   tally_at     timestamptz not null default now(),
   tally_span   interval not null default '0',
@@ -53,10 +55,11 @@ create or replace function drover.count_ends(pks bigint[], states text[]) return
 $$;
 
 -- Fold rows of minutes that are over into one for each minute; of hours, two hours after them; of days (in UTC), eight
--- days after them: `most` of each. Remove those older than 400 days. Return how many rows were folded. What is locked is
--- left out: another scheduler folds it.
+-- days after them: `most` of each. Remove those older than 400 days. Return how many rows were folded. What is locked
+-- is left out: another scheduler folds it.
 create function drover.fold_tally(most integer) returns bigint
-  language plpgsql security definer set search_path = drover, pg_temp as $$
+  language plpgsql security definer set search_path = drover, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   origin constant timestamptz := '2000-01-01 00:00:00+00';
   folded bigint := 0;

@@ -2,6 +2,7 @@
 
 import json
 from bisect import bisect_left
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -135,9 +136,13 @@ select 'kind' || n %% 3, case n %% 4 when 0 then 'failed' else 'done' end::drove
 """
 
 
-def pages(connection: psycopg.Connection, name: str) -> int:
+def pages(connection: psycopg.Connection, name: str, **values: Any) -> int:
     """Return the pages that a statement of the commands looks at, when it runs again."""
-    text, parameters = Session(connection)._permitted(name, VALUES)
+    text, parameters = Session(connection)._permitted(name, VALUES | values)
+    return pages_of(connection, text, parameters)
+
+
+def pages_of(connection: psycopg.Connection, text: bytes, parameters: Sequence[Any] = ()) -> int:
     explain = b"explain (analyze, buffers, timing off, format json) " + text
     for _ in range(2):
         ((((plan,)),),) = psycopg.RawCursor(connection).execute(explain, parameters).fetchall()
@@ -158,6 +163,30 @@ def test_stats_looks_at_no_more_pages_beside_many_ended_jobs(active: psycopg.Con
     active.execute("vacuum full drover.tally")
     active.execute("vacuum analyze drover.tally, drover.jobqueue")
     assert pages(active, name) <= few + 20
+
+
+SPANS = """
+insert into drover.tally (tally_at, tally_span, tally_type, tally_host, tally_state, tally_code, tally_jobs,
+                          tally_items, tally_bins, tally_counts)
+select now() - n * interval '1 s', span, 'noop', 'alpha', 'done', 'normal', 1, 1, '{1}', '{1}'
+  from generate_series(1, 6000) n, (values (interval '1 minute'), ('1 hour'), ('1 day')) s(span)
+"""
+
+
+def test_folding_reads_only_the_spans_that_are_over(active: psycopg.Connection) -> None:
+    fold = b"select drover.fold_tally(10000)"
+    few = pages_of(active, fold)
+    active.execute(SPANS)
+    assert pages_of(active, fold) <= few + 20
+
+
+@pytest.mark.parametrize("name", ["log_rows", "page_of_log", "job_log"])
+def test_log_of_a_job_is_read_by_its_index_in_a_table_never_analyzed(active: psycopg.Connection, name: str) -> None:
+    lines = """insert into drover.log (log_jq_fk, log_type, log_message) select n / 3 + 2, 'LOG', 'a line of the log'
+                 from generate_series(1, 20000) n"""
+    active.execute(lines)
+    values = {"job": 1, "after": 0, "limit": 1, "before": None, "kind": None, "text": None}
+    assert pages(active, name, **values) <= 10
 
 
 def test_bins_of_times_are_the_same_in_the_daemon_and_in_the_database(active: psycopg.Connection) -> None:
