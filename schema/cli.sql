@@ -695,8 +695,8 @@ tally_span = any ('{0, 1 minute, 1 hour, 1 day}'::interval[]) and tally_at > :si
 (select null::integer as bin, tally_jobs as jobs union all select * from unnest(tally_bins, tally_counts))
 
 -- name: ended_stats
--- Return how many jobs of each type on each host started and ended since a time, and since when that is counted: of each
--- bin of time, and in all.
+-- Return how many jobs of each type on each host started and ended since a time, and since when that is counted: of
+-- each bin of time, and in all.
 select tally_type as type, tally_host as host, tally_state as state, bin, sum(jobs)::bigint as jobs,
        sum(tally_items) filter (where bin is null)::bigint as items, min(tally_at) as first
   from drover.tally cross join lateral {{binned}} b

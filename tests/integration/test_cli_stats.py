@@ -248,47 +248,49 @@ def test_ends_of_removed_jobs_stay_counted(drover: Drover, active: psycopg.Conne
     assert (told["ended"], told["failures"][0]["jobs"], told["failures"][0]["text"]) == (1, 1, None)
 
 
-def puppets_that_ended(ask: Ask) -> dict[str, Any]:
-    """Return the figures of type puppet; 0 have ended if there are none."""
-    found = [row for row in json.loads(ask("stats --json").out)["types"] if row["type"] == "puppet"]
+def ended(ask: Ask, kind: str) -> dict[str, Any]:
+    """Return the figures of a type; 0 have ended if there are none."""
+    found = [row for row in json.loads(ask("stats --json").out)["types"] if row["type"] == kind]
     return found[0] if found else {"ended": 0}
 
 
 def test_stats_of_a_daemon_at_work(launch: Launch, ask: Ask) -> None:
     daemon = launch(settings(status_interval=0.2) + LOCAL + puppet())
     daemon.wait_all(daemon.insert_all([{"jq_type": "puppet", "jq_args": f"# {n}"} for n in range(20)]))
-    daemon.until(lambda: puppets_that_ended(ask)["ended"] == 20, what="20 ends are not counted")
-    puppets = puppets_that_ended(ask)
+    daemon.until(lambda: ended(ask, "puppet")["ended"] == 20, what="20 ends are not counted")
+    puppets = ended(ask, "puppet")
     assert (puppets["failed"], puppets["items"]) == (0, 20)
     assert 0 < puppets["ran_p50"] <= puppets["ran_p95"] <= puppets["ran_p99"]
 
 
-OF_ROWS = """
-select count(*) as ended, count(*) filter (where jq_state = 'failed') as failed,
-       sum(jq_itemsprocessed)::bigint as items,
-       percentile_cont(array[0.5, 0.95, 0.99]) within group (order by extract(epoch from jq_endtime - jq_starttime))
-         as ran,
-       percentile_cont(array[0.5, 0.95, 0.99]) within group (order by extract(epoch from jq_starttime - jq_queued))
-         as waited
-  from drover.jobqueue where jq_type = 'puppet'
-"""
-
-
 QUEUED = """
 insert into drover.jobqueue (jq_type, jq_args, jq_queued)
-select 'puppet', line, now() - n * interval '1 s' from unnest(%s::text[]) with ordinality as u(line, n) returning jq_pk
+select %s, line, now() - n * interval '10 s' from unnest(%s::text[]) with ordinality as u(line, n) returning jq_pk
+"""
+WAITED = """
+select percentile_cont(array[0.5, 0.95, 0.99]) within group (order by extract(epoch from jq_starttime - jq_queued)) as w
+  from drover.jobqueue where jq_type = 'puppet'
+"""
+RAN = "select counter_value from drover.counters where counter_name = 'ran_seconds' and counter_labels = '{puppet}'"
+BINS = """
+select bin, sum(n)::integer as jobs from drover.tally cross join lateral unnest(tally_bins, tally_counts) as u(bin, n)
+ where tally_type = 'puppet' and tally_state = 'done' group by 1
 """
 
 
 def test_counted_ends_are_those_of_the_rows(launch: Launch, ask: Ask) -> None:
-    daemon = launch(LOCAL + puppet(slots=30))
-    lines = [f"sleep {n * 37 % JOBS * 0.015}{'; echo FAIL it broke' * (n % 10 == 0)}" for n in range(JOBS)]
-    jobs = [row["jq_pk"] for row in daemon.execute(QUEUED, lines)]
+    daemon = launch(LOCAL + puppet(slots=30) + puppet("broken"))
+    naps = [n * 37 % JOBS * 0.015 for n in range(JOBS)]
+    jobs = [row["jq_pk"] for row in daemon.execute(QUEUED, "puppet", [f"sleep {nap}" for nap in naps])]
+    jobs += [row["jq_pk"] for row in daemon.execute(QUEUED, "broken", ["echo FAIL it broke"] * 10)]
     daemon.wait_all(jobs, {"done", "failed"})
     daemon.stop()
-    (rows,) = daemon.execute(OF_ROWS)
-    told = puppets_that_ended(ask)
-    assert [told[key] for key in ("ended", "failed", "items")] == [rows[key] for key in ("ended", "failed", "items")]
-    assert [told[f"waited_{q}"] for q in QUANTILES] == pytest.approx(rows["waited"], rel=BIN_ERROR)
-    # a row that says `running` has the time of its save too, which is longer on a busy machine
-    assert [told[f"ran_{q}"] for q in QUANTILES] == pytest.approx(rows["ran"], rel=BIN_ERROR, abs=0.1)
+    puppets, broken = ended(ask, "puppet"), ended(ask, "broken")
+    assert [puppets[key] for key in ("ended", "failed", "items")] == [JOBS, 0, JOBS]
+    assert [broken[key] for key in ("ended", "failed")] == [10, 10]
+    assert [puppets[f"waited_{q}"] for q in QUANTILES] == pytest.approx(daemon.value(WAITED), rel=BIN_ERROR)
+    # Rows have the time of their saves too, so how long jobs ran is compared with what the daemon has added up.
+    in_bins = sum(row["jobs"] * quantile({row["bin"]: 1}, 0.5) for row in daemon.execute(BINS))
+    assert in_bins == pytest.approx(daemon.value(RAN), rel=BIN_ERROR)
+    for name, part in QUANTILES.items():
+        assert puppets[f"ran_{name}"] >= sorted(naps)[round(part * (JOBS - 1))] * (1 - BIN_ERROR)
