@@ -96,7 +96,7 @@ select date_trunc('minute', tally_at) as minute, tally_state as state, bin, sum(
 -- name: backlog
 -- Return for each queue how long its oldest job has waited that could be claimed, and how many there are.
 select queue, sum(jobs)::bigint as jobs, now() - min(oldest) as oldest
-  from drover.depth where state = 'ready' group by queue order by min(oldest)
+  from drover.backlog b group by queue order by oldest desc
 
 -- Logs and output
 
