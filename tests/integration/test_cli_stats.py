@@ -122,7 +122,7 @@ def test_stats_counts_what_the_role_sees(
     assert (told["ended"], told["errors"], "secret" in done.out, len(told["unseen"])) == (ended, errors, False, 1)
 
 
-STATEMENTS = ["ended_stats", "failure_stats", "error_stats", "backlog", "history"]
+STATEMENTS = ["ended_stats", "failure_stats", "error_stats", "history"]
 VALUES = {"since": "2001-01-01", "limit": REASONS, "most": LOG_LINES}
 # Jobs that were done or failed in the last hour, by 3 types on 2 hosts.
 ENDS = """
