@@ -2802,7 +2802,8 @@ begin
   delete from tally;
   insert into tally (tally_at, tally_type, tally_host, tally_state, tally_code, tally_jobs, tally_items, tally_newest,
                      tally_bins, tally_counts)
-  select date_bin(case when date < now() - interval '9 days' then interval '1 day' else '1 minute' end, date, origin),
+  select date_bin(case when date < now() - interval '9 days' then interval '1 day'
+                       when date < now() - interval '3 hours' then '1 hour' else '1 minute' end, date, origin),
          coalesce(agent_type, '(unknown)'), host, state, code, count(*), sum(items),
          case when state = 'failed' then max(pk) end,
          array_remove(array[bin], null), case when bin is null then '{}' else array[count(*)] end

@@ -101,7 +101,7 @@ end $$;
 
 -- Tally anew all that ended, from the rows of jobs that are still there; what was removed is forgotten. For after an
 -- upgrade, since schedulers of the version before tally no plain ends, and after rows were loaded that ended elsewhere.
--- What ended more than nine days ago is going to be folded into days anyway.
+-- What is going to be folded into hours and days anyway is counted so.
 create function drover.recount_ends() returns void
   language plpgsql set search_path = drover, pg_temp as $$
 declare
@@ -110,7 +110,8 @@ begin
   delete from tally;
   insert into tally (tally_at, tally_type, tally_host, tally_state, tally_code, tally_jobs, tally_items, tally_newest,
                      tally_bins, tally_counts)
-  select date_bin(case when date < now() - interval '9 days' then interval '1 day' else '1 minute' end, date, origin),
+  select date_bin(case when date < now() - interval '9 days' then interval '1 day'
+                       when date < now() - interval '3 hours' then '1 hour' else '1 minute' end, date, origin),
          coalesce(agent_type, '(unknown)'), host, state, code, count(*), sum(items),
          case when state = 'failed' then max(pk) end,
          array_remove(array[bin], null), case when bin is null then '{}' else array[count(*)] end
