@@ -19,7 +19,8 @@ select name, case when has_table_privilege('drover.' || name, 'select') then 'al
                ('delivery', null, 'my_delivery'), ('attempt', 'attempt', 'my_attempt'),
                ('item_failure', null, 'my_item_failure'), ('jobdepends', null, 'my_jobdepends'),
                ('job_states', null, 'my_job_states'), ('job_zones', null, 'my_job_zones'),
-               ('backlog', null, 'my_backlog'), ('jobs_in_hand', null, 'my_jobs_in_hand'))
+               ('backlog', null, 'my_backlog'), ('jobs_in_hand', null, 'my_jobs_in_hand'),
+               ('tally', null, 'my_jobs'))
          as t(name, masked, own)
 
 -- name: role
@@ -82,6 +83,21 @@ select * from drover.my_item_failure
 -- name: jobdepends.own
 select * from drover.my_jobdepends
 
+-- name: tally.own
+-- The rows of jobs, each as if it had been counted alone. The daemon that counts does not know whose a job is.
+select jq_endtime as tally_at, interval '0' as tally_span, jq_type as tally_type,
+       coalesce(jq_done_host, '-') as tally_host, jq_state::text as tally_state, jq_end_code as tally_code,
+       1::bigint as tally_jobs, jq_itemsprocessed as tally_items, jq_pk as tally_newest,
+       case when jq_state in ('done', 'failed')
+            then array[drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime))]
+            else '{}' end as tally_bins,
+       case when jq_state in ('done', 'failed') then array[1::bigint] else '{}' end as tally_counts
+  from drover.my_jobs where jq_endtime is not null and jq_type <> 'command'
+ union all
+select jq_starttime, interval '0', jq_type, '-', 'started', '', 1, 0, jq_pk,
+       array[drover.time_bin(date_part('epoch', jq_starttime) - date_part('epoch', jq_queued))], array[1]
+  from drover.my_jobs where jq_starttime is not null and jq_attempt > 0 and jq_type <> 'command'
+
 -- name: job_states.own
 select * from drover.my_job_states
 
@@ -121,6 +137,25 @@ select * from drover.log
 
 -- name: our_output.all
 select * from drover.output
+
+-- name: our_tally.all
+select * from drover.tally
+
+-- name: our_tally.own
+-- The rows of the newest 20,000 jobs, each as if it had been counted alone.
+select jq_endtime as tally_at, interval '0' as tally_span, jq_type as tally_type, jq_state::text as tally_state,
+       1::bigint as tally_jobs,
+       case when jq_state in ('done', 'failed')
+            then array[drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime))]
+            else '{}' end as tally_bins,
+       case when jq_state in ('done', 'failed') then array[1::bigint] else '{}' end as tally_counts
+  from (select * from drover.our_jobs order by jq_pk desc limit 20000) j
+ where jq_endtime is not null and jq_type <> 'command'
+ union all
+select jq_starttime, interval '0', jq_type, 'started', 1,
+       array[drover.time_bin(date_part('epoch', jq_starttime) - date_part('epoch', jq_queued))], array[1]
+  from (select * from drover.our_jobs order by jq_pk desc limit 20000) j
+ where jq_starttime is not null and jq_attempt > 0 and jq_type <> 'command'
 
 -- name: my_job_groups.all
 select * from drover.job
@@ -333,13 +368,13 @@ select jq_endtime is not null from drover.jobqueue where jq_pk = :job
 
 -- name: log_rows
 -- Return log lines after a number. Numbers are assigned before the commit: if a transaction commits after one with
--- higher numbers was read, its lines are not followed.
+-- higher numbers was read, its lines are not followed. The sum keeps the index of the job in use.
 select * from (
   select log_pk as pk, log_date as date, log_type as type, log_jq_fk as job, log_host as host, log_agent as agent,
          log_pid as pid, log_message as message
     from drover.log l
    where log_pk > :after and (:job::bigint is null or log_jq_fk = :job)
-   order by log_pk desc limit :limit) newest
+   order by case when :job is null then log_pk else log_pk + 0 end desc limit :limit) newest
  order by pk
 
 -- name: ended_or_blocked_jobs
@@ -678,36 +713,35 @@ select t.key as statement, (t.value ->> 'count')::bigint as count, (t.value ->> 
 -- Count the `drover` commands that wait for an end, on this server; other clients that wait may use the same name.
 select count(*) from pg_stat_activity where application_name = :name and datname = current_database()
 
--- drover stats. Each reads each job once at most: a pass over the queue, since no index of ends slows the jobs.
+-- drover stats: what was counted as jobs ended, so that no row of an ended job is read for it.
+
+-- fragment: tallied
+-- Keep what was counted since a time, or in a span of time that it is in: a minute, an hour or a day. The list is for
+-- the index.
+tally_span = any ('{0, 1 minute, 1 hour, 1 day}'::interval[]) and tally_at > :since::timestamptz - interval '1 day'
+   and tally_at + tally_span > :since
+
+-- fragment: binned
+-- Return how many jobs of a row of the tally are in each bin of time, after how many they are in all: without a bin.
+(select null::integer as bin, tally_jobs as jobs union all select * from unnest(tally_bins, tally_counts))
 
 -- name: ended_stats
--- Return how many jobs ended since a time, and the seconds that the median, 95 % and 99 % of them had waited and ran:
--- of all, of each type, and of each type on each host. `depth` says which.
-select (2 - grouping(type) - grouping(host))::integer as depth, type, host, count(*) as ended,
-       count(*) filter (where state = 'failed') as failed, coalesce(sum(items), 0)::bigint as items,
-       percentile_cont(array[0.5, 0.95, 0.99]) within group (order by waited) filter (where has_run) as waited,
-       percentile_cont(array[0.5, 0.95, 0.99]) within group (order by ran) filter (where has_run) as ran
-  from (
-    select jq_type as type, coalesce(jq_done_host, '-') as host, jq_state as state, jq_itemsprocessed as items,
-           jq_state in ('done', 'failed') as has_run,
-           greatest(extract(epoch from jq_starttime - jq_queued), 0)::float8 as waited,
-           extract(epoch from jq_endtime - jq_starttime)::float8 as ran
-      from drover.jobqueue j where jq_endtime >= :since::timestamptz and jq_type <> 'command') ended
- group by grouping sets ((), (type), (type, host)) order by depth, ended desc, type, host
+-- Return how many jobs of each type on each host started and ended since a time, and since when that is counted: of
+-- each bin of time, and in all.
+select tally_type as type, tally_host as host, tally_state as state, bin, sum(jobs)::bigint as jobs,
+       sum(tally_items) filter (where bin is null)::bigint as items, min(tally_at) as first
+  from drover.tally cross join lateral {{binned}} b
+ where {{tallied}} group by 1, 2, 3, 4
 
 -- name: failure_stats
--- Return how jobs failed since a time: of each type and code the number, the newest job and the text of its end.
-select type, code, jobs, newest, left(n.jq_endtext, 200) as text
+-- Return how jobs failed since a time: of each type and code the number, the newest job and the text of its end, if its
+-- row was not removed.
+select type, code, jobs, newest,
+       (select left(jq_endtext, 200) from drover.jobqueue j where jq_pk = newest) as text
   from (
-    select type, code, count(*) as jobs, max(job) as newest
-      from (
-        select jq_type as type, code, jq_pk as job
-          from (select null::text as jq_end_code) as of_a_table,
-               lateral (select j.*, jq_end_code as code from drover.jobqueue j) j
-         where jq_endtime >= :since::timestamptz and jq_state = 'failed' and jq_type <> 'command') failed
-     group by type, code) f
-  join drover.jobqueue n on n.jq_pk = f.newest
- order by jobs desc, newest desc limit :limit::bigint
+    select tally_type as type, tally_code as code, sum(tally_jobs)::bigint as jobs, max(tally_newest) as newest
+      from drover.tally where {{tallied}} and tally_state = 'failed'
+     group by 1, 2 order by jobs desc, newest desc limit :limit::bigint) f
 
 -- name: error_stats
 -- Return the agents that logged errors since a time, of the newest log lines: how many, and the newest.

@@ -126,7 +126,8 @@ grant execute on function drover.first_of_kind(bigint[], text, text, text, text,
 -- A view calls these with the rights of the role that reads the view.
 grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.rests(drover.agent),
   drover.end_code(drover.job_state, text, integer, text, integer, text), drover.shown_code(drover.jobqueue),
-  drover.word(text, integer), drover.has_token(drover.jobqueue), drover.takes_priority(text, text)
+  drover.word(text, integer), drover.has_token(drover.jobqueue), drover.takes_priority(text, text),
+  drover.time_bin(double precision)
   to drover_scheduler, drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 
 -- drover_frontend inserts jobs of one parameter and reads its own. It cannot set their submitter, nor what the
@@ -217,7 +218,7 @@ grant select on drover.jobs_masked, drover.why_masked, drover.phases, drover.blo
   drover.queue, drover.host, drover.placement, drover.scheduler, drover.scheduler_group, drover.migration,
   drover.later_migration, drover.condition, drover.counters, drover.depth, drover.vitals,
   drover.job_counts, drover.job_zones, drover.job_states, drover.backlog,
-  drover.jobs_in_hand to drover_readonly;
+  drover.jobs_in_hand, drover.tally to drover_readonly;
 grant select (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_end, att_outcome,
               att_exitcode, att_signal)
   on drover.attempt to drover_readonly;
@@ -258,6 +259,7 @@ grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover
 grant update on drover.claimable to drover_scheduler;  -- to lock the rows that it claims: none is ever changed
 grant insert, update on drover.counter to drover_scheduler;
 grant insert, update, delete on drover.counter_new to drover_scheduler;  -- update: to lock the rows that it adds up
+grant insert on drover.tally to drover_scheduler;
 grant insert on drover.job_change to drover_scheduler;
 grant insert, update, delete on drover.detached to drover_scheduler;
 grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output,
@@ -276,8 +278,8 @@ grant execute on function
   drover.agent_event(bigint, text), drover.bury(bigint[], text[]), drover.queue_deliveries(text, integer),
   drover.find_alternates(text, integer), drover.find_alerts(integer), drover.forget_events(bigint, integer)
   to drover_scheduler;
--- Counts the ends that it announces, for drover metrics.
-grant execute on function drover.count_ends(bigint[], text[]) to drover_scheduler;
+-- Counts the ends that it announces, for drover metrics and drover stats.
+grant execute on function drover.count_ends(bigint[], text[]), drover.fold_tally(integer) to drover_scheduler;
 -- Queues what schedules ask for, once for each of their times.
 grant execute on function
   drover.start_schedule(text, timestamptz, timestamptz, timestamptz, text, timestamptz[]),

@@ -457,15 +457,27 @@ CREATE FUNCTION drover.count_ends(pks bigint[], states text[]) RETURNS void
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     AS $$
+  with ended as materialized (
+    select type, host, state, code, bin, count(*) as jobs, sum(items) as items, max(pk) as newest
+      from unnest(pks, states) as u(pk, state)
+     cross join lateral (
+       select case when exists (select from agent where agent_type = jq_type) then jq_type else '(unknown)' end as type,
+              coalesce(jq_done_host, '-') as host, jq_itemsprocessed as items,
+              case when u.state in ('done', 'failed') then
+                drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime)) end as bin,
+              drover.end_code(u.state::drover.job_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal)
+                as code
+         from jobqueue where jq_pk = u.pk and jq_type <> 'command' offset 0) j
+     where state in ('done', 'failed', 'cancelled', 'ignored', 'skipped')
+     group by type, host, state, code, bin),
+  tallied as (
+    insert into tally (tally_type, tally_host, tally_state, tally_code, tally_jobs, tally_items, tally_newest,
+                       tally_bins, tally_counts)
+    select type, host, state, code, jobs, items, case when state = 'failed' then newest end,
+           array_remove(array[bin], null), case when bin is null then '{}' else array[jobs] end
+      from ended)
   insert into counter_new (counter_name, counter_labels, counter_value)
-  select 'ended', array[type, state, code], count(*)
-    from unnest(pks, states) as u(pk, state)
-   cross join lateral (
-     select case when exists (select from agent where agent_type = jq_type) then jq_type else '(unknown)' end as type,
-            drover.end_code(u.state::drover.job_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal) as code
-       from jobqueue where jq_pk = u.pk and jq_type <> 'command' offset 0) j
-   where state in ('done', 'failed', 'cancelled', 'ignored', 'skipped')
-   group by type, state, code
+  select 'ended', array[type, state, code], sum(jobs) from ended group by type, state, code
 $$;
 
 CREATE TABLE drover.jobqueue (
@@ -1219,6 +1231,51 @@ CREATE FUNCTION drover.flush_jobs(jobs bigint[]) RETURNS bigint
     AS $$
   select removed from drover.flush_chosen(jobs)
 $$;
+
+CREATE FUNCTION drover.fold_tally(most integer) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+  origin constant timestamptz := '2000-01-01 00:00:00+00';
+  folded bigint := 0;
+  taken  bigint;
+  step   record;
+begin
+  for step in
+    select * from (values (interval '0', interval '1 minute', interval '0'), ('1 minute', '1 hour', '2 hours'),
+                          ('1 hour', '1 day', '8 days')) as t(finer, span, age)
+  loop
+    with taken as materialized (
+      delete from tally where ctid = any (array(
+        select ctid from tally
+         where tally_span = step.finer and tally_at < date_bin(step.span, now() - step.age, origin)
+         order by tally_at limit most for update skip locked))
+      returning date_bin(step.span, tally_at, origin) as at, tally.*),
+    binned as (  -- what all jobs of a row are, then how many are in each bin
+      select at, tally_type, tally_host, tally_state, tally_code, bin, sum(jobs)::bigint as jobs,
+             sum(items)::bigint as items, max(newest) as newest
+        from taken cross join lateral (
+          select null::integer as bin, tally_jobs as jobs, tally_items as items, tally_newest as newest
+           union all
+          select *, 0, null from unnest(tally_bins, tally_counts)) u
+       group by 1, 2, 3, 4, 5, 6),
+    written as (
+      insert into tally (tally_at, tally_span, tally_type, tally_host, tally_state, tally_code, tally_jobs, tally_items,
+                         tally_newest, tally_bins, tally_counts)
+      select at, step.span, tally_type, tally_host, tally_state, tally_code, sum(jobs) filter (where bin is null),
+             sum(items), max(newest),
+             coalesce(array_agg(bin order by bin) filter (where bin is not null), '{}'),
+             coalesce(array_agg(jobs order by bin) filter (where bin is not null), '{}')
+        from binned group by 1, 3, 4, 5, 6)
+    select count(*) into taken from taken;
+    folded := folded + taken;
+  end loop;
+  delete from tally where tally_span = '1 day' and tally_at < now() - interval '400 days';
+  return folded;
+end $$;
 
 CREATE FUNCTION drover.forget_events(beyond bigint, most integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2761,6 +2818,38 @@ begin
   return mended;
 end $$;
 
+CREATE FUNCTION drover.recount_ends() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  origin constant timestamptz := '2000-01-01 00:00:00+00';
+begin
+  delete from tally;
+  insert into tally (tally_at, tally_type, tally_host, tally_state, tally_code, tally_jobs, tally_items, tally_newest,
+                     tally_bins, tally_counts)
+  select date_bin(case when date < now() - interval '9 days' then interval '1 day'
+                       when date < now() - interval '3 hours' then '1 hour' else '1 minute' end, date, origin),
+         coalesce(agent_type, '(unknown)'), host, state, code, count(*), sum(items),
+         case when state = 'failed' then max(pk) end,
+         array_remove(array[bin], null), case when bin is null then '{}' else array[count(*)] end
+    from (
+      select jq_endtime as date, jq_type as type, coalesce(jq_done_host, '-') as host, jq_state::text as state,
+             drover.end_code(jq_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal) as code,
+             jq_itemsprocessed as items, jq_pk as pk,
+             case when jq_state in ('done', 'failed') then
+               drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime)) end as bin
+        from jobqueue where jq_endtime is not null
+       union all
+      select jq_starttime, jq_type, '-', 'started', '', 0, null,
+             drover.time_bin(date_part('epoch', jq_starttime) - date_part('epoch', jq_queued))
+        from jobqueue where jq_starttime is not null and jq_attempt > 0) j
+    left join (select distinct agent_type from agent) a on agent_type = type
+   where date > now() - interval '400 days' and date < 'infinity' and type <> 'command'
+   group by 1, 2, 3, 4, 5, bin;
+  perform fold_tally(2147483647);
+end $$;
+
 CREATE FUNCTION drover.recount_next(zones integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -3426,6 +3515,12 @@ CREATE FUNCTION drover.texts(variables jsonb) RETURNS json
     AS $$
   select case when drover.json_bytes(variables) <= 16777216
               then (select json_object_agg(key, value) from jsonb_each_text(variables)) end
+$$;
+
+CREATE FUNCTION drover.time_bin(seconds double precision) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when seconds <= 0.0001 then 0 else least(ceil(8 * ln(seconds / 0.0001) / ln(2)), 281)::integer end
 $$;
 
 CREATE FUNCTION drover.trial_failed() RETURNS trigger
@@ -5651,6 +5746,22 @@ ALTER TABLE drover.subscription ALTER COLUMN sub_pk ADD GENERATED ALWAYS AS IDEN
     CACHE 1
 );
 
+CREATE TABLE drover.tally (
+    tally_at timestamp with time zone DEFAULT now() NOT NULL,
+    tally_span interval DEFAULT '00:00:00'::interval NOT NULL,
+    tally_type text NOT NULL,
+    tally_host text NOT NULL,
+    tally_state text NOT NULL,
+    tally_code text NOT NULL,
+    tally_jobs bigint NOT NULL,
+    tally_items bigint NOT NULL,
+    tally_newest bigint,
+    tally_bins integer[] NOT NULL,
+    tally_counts bigint[] NOT NULL
+);
+
+ALTER TABLE ONLY drover.tally REPLICA IDENTITY FULL;
+
 CREATE TABLE drover.tenant (
     tenant_name text NOT NULL,
     tenant_queue text DEFAULT 'default'::text NOT NULL
@@ -5920,6 +6031,8 @@ CREATE UNIQUE INDEX site_once ON drover.site USING btree ((true));
 CREATE INDEX subscription_about ON drover.subscription USING btree (sub_key);
 
 CREATE INDEX subscription_of_owner ON drover.subscription USING btree (sub_owner);
+
+CREATE INDEX tally_in_time ON drover.tally USING btree (tally_span, tally_at);
 
 CREATE TRIGGER job_keep_group AFTER DELETE ON drover.job FOR EACH ROW EXECUTE FUNCTION drover.keep_group();
 

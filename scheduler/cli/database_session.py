@@ -42,12 +42,12 @@ ALL, MASKED, OWN, NOTHING = "all", "masked", "own", "nothing"
 RESTRICTED_TABLES: Final = (
     "jobqueue", "scheduler_status", "output", "why", "log", "blocked_jobs", "event", "subscription", "delivery",
     "attempt", "item_failure", "jobdepends", "job_states",
-    "job_zones", "backlog", "jobs_in_hand",
+    "job_zones", "backlog", "jobs_in_hand", "tally",
 )  # fmt: skip
 # Views of what a member of a tenant sees; what replaces them for other roles depends on their access to this table.
 OUR_VIEWS: Final = {
     "our_jobs": "jobqueue", "our_why": "why", "our_detached": "why", "our_log": "log", "our_output": "output",
-    "my_job_groups": "jobqueue",
+    "my_job_groups": "jobqueue", "our_tally": "tally",
 }  # fmt: skip
 RESTRICTIONS: Final = {
     ("jobqueue", OWN): "sees its own jobs alone: no others are listed or counted",
