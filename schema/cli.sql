@@ -775,12 +775,27 @@ select coalesce('job ' || min(jq_pk), 'schedules'), now() - min(since),
        replace((array_agg(next order by jq_pk))[1], 'JOB', coalesce(min(jq_pk)::text, ''))
   from drover.impossible group by rule order by rule
 
+-- name: impossible_not_looked_for
+-- Return since when no scheduler has looked for impossible rows, if that is long: they are found by a walk of the active
+-- one, which makes steps and rests for a minute. No walk is needed where nothing waits or is worked.
+select now() - walk_at, walk_at is null
+  from drover.suspect_walk
+ where coalesce(walk_at, '-infinity') < now() - interval '5 minutes'
+   and not exists (select from drover.scheduler_group
+                    where group_lease_until > now()
+                      and coalesce(group_taken_at, now()) > now() - interval '5 minutes')
+   and (exists (select from drover.claimable) or exists (select from drover.in_hand)
+        or exists (select from drover.blocked)
+        or exists (select from drover.jobqueue where jq_wait_until is not null))
+
 -- name: one_moment
 -- Have all statements of a transaction read the same moment.
 set transaction isolation level repeatable read, read only
 
 -- name: limit_statement
-select set_config('transaction_read_only', 'on', true), set_config('statement_timeout', :timeout_ms::text, true)
+-- Have a check change nothing and end in time, also where it waits for a lock.
+select set_config('transaction_read_only', 'on', true), set_config('statement_timeout', :timeout_ms::text, true),
+       set_config('lock_timeout', :lock_ms::text, true)
 
 -- name: statistics_hidden
 -- Without pg_read_all_stats a role sees only pid, user, application and xmin of the sessions of other users.

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -26,6 +27,7 @@ from scheduler.cli.database_session import (
     update_or_check,
 )  # fmt: skip
 from scheduler.cli.output import FAIL, OK, WARN, Finding
+from scheduler.cli.unknown_checks import NotLooked, look, not_looked
 from scheduler.database import migrate
 from scheduler.database.connect import ended
 from scheduler.drivers.libpq import login_of, readable, writable
@@ -113,13 +115,17 @@ def _warnings(session: Session) -> Iterator[Finding]:
     if session.value("public_is_open"):
         problem = "schema public: every role may create tables and functions there, SQL of jobs and agents too"
         yield WARN, f"{problem}; unless that is wanted: revoke create on schema public from public"
-    ((waiting, first, why),) = session.rows("stuck_clean_ups")
-    failed = session.value("failed_clean_ups")
     for restriction in session.restrictions("jobqueue"):
         yield WARN, f"clean-ups: {restriction}"
-    if waiting:
-        yield WARN, f"clean-ups: no agent can do {waiting} that wait, such as job {first}: {why}"
-    if failed:
+    stuck = look(session, partial(session.rows, "stuck_clean_ups"))
+    failed = look(session, partial(session.value, "failed_clean_ups"))
+    for found in (stuck, failed):
+        if isinstance(found, NotLooked):
+            yield WARN, found.sentence("clean-ups")
+    for waiting, first, why in () if isinstance(stuck, NotLooked) else stuck:
+        if waiting:
+            yield WARN, f"clean-ups: no agent can do {waiting} that wait, such as job {first}: {why}"
+    if failed and not isinstance(failed, NotLooked):
         yield WARN, f"clean-ups: {failed} have failed; drover ls -S failed -t cleanup, and drover retry"
 
 
@@ -138,8 +144,11 @@ def _statements(config: Config, conninfo: str) -> Iterator[Finding]:
             for where, text in texts.items():
                 problem = _problem(session.connection, text)
                 yield (FAIL, f"{where}: {problem}") if problem else (OK, where)
-    except WorldError:
-        yield FAIL, "statements: not checked, because the log-in agent-database failed; correct that first"
+    except WorldError as error:
+        unlooked = not_looked(error.__cause__)
+        yield (WARN, unlooked.sentence("statements")) if unlooked else (
+            FAIL, "statements: not checked, because the log-in agent-database failed; correct that first"
+        )  # fmt: skip
     except DroverError as error:
         yield FAIL, f"statements: cannot be prepared as {AGENTDB}: {error}"
 
@@ -209,7 +218,7 @@ def _try_login(login: Login, held: ExitStack) -> Finding:
         is_right = login.connection not in ("queue", "watch") or session.value("may_register")
         most = session.value("role_connection_limit")
     except psycopg.Error as error:
-        return FAIL, refused(who, error, login.role, login.keys)
+        return _refused(who, error, login.role, login.keys)
     if not is_right and login.keys == VARIABLE:  # perhaps a person runs the check
         problem = f"this role may not register a scheduler: {VARIABLE} is not a daemon's login"
         return WARN, f"{who}: {problem}; unset it to check [database] url"
@@ -219,6 +228,14 @@ def _try_login(login: Login, held: ExitStack) -> Finding:
         problem = f"the role is limited to {most} connections, and the daemon may open {login.sessions}"
         return WARN, f"{who}: {problem}; alter role {login.role} connection limit {login.sessions}, or the rest waits"
     return OK, who
+
+
+def _refused(who: str, error: psycopg.Error, role: str, keys: str) -> Finding:
+    """Return that a log-in is refused or lacks a right, or that a time limit or a lock left this open."""
+    unlooked = not_looked(error)
+    if unlooked and not isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return WARN, unlooked.sentence(who)
+    return FAIL, refused(who, error, role, keys)
 
 
 def refused(who: str, error: psycopg.Error, role: str, keys: str) -> str:
@@ -237,8 +254,11 @@ def tried_in_database(config: Config, conninfo: str) -> Iterator[Finding]:
     own = conninfo_of_daemon(config, conninfo)
     try:
         yield from _server(writable(own), sum(login.sessions for login in logins(config, own)))
-    except (psycopg.Error, ConfigError):
-        yield FAIL, "server: not examined further: a log-in of the daemon fails, see above"
+    except (psycopg.Error, ConfigError) as error:
+        unlooked = not_looked(error)
+        yield (WARN, unlooked.sentence("server")) if unlooked else (
+            FAIL, "server: not examined further: a log-in of the daemon fails, see above"
+        )  # fmt: skip
     if config.database.people_url:
         yield _people(config.database.people_url)
 
@@ -304,6 +324,6 @@ def _people(url: str) -> Finding:
         with open_session(url) as session:
             may = session.value("is_operator")
     except psycopg.Error as error:
-        return FAIL, refused(who, error, "this role", "people_url in [database]")
+        return _refused(who, error, "this role", "people_url in [database]")
     problem = "the role is no member of drover_operator, so it only reads"
     return (OK, who) if may else (WARN, f"{who}: {problem}; grant drover_operator to it, if it is to command")
