@@ -5,7 +5,6 @@ All connections of the daemon are open at once, so that a limit of connections s
 
 import os
 import platform
-import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -29,9 +28,8 @@ from scheduler.cli.database_session import (
 from scheduler.cli.output import FAIL, OK, WARN, Finding
 from scheduler.cli.unknown_checks import NotLooked, look, not_looked
 from scheduler.database import migrate
-from scheduler.database.connect import ended
+from scheduler.database.connect import advice_for, ended
 from scheduler.drivers.libpq import login_of, readable, writable
-from scheduler.drivers.statements import FILES_REPLACED
 from scheduler.errors import ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
 from scheduler.model.sql_text import bind
@@ -42,24 +40,6 @@ VARIABLE: Final = "DROVER_DATABASE_URL"
 SCHEDULER: Final = "drover_scheduler"
 MSQ: Final = "drover_msq"
 AGENTDB: Final = "drover_agentdb"
-
-# What a server, or libpq, says of a log-in that it refuses, and what to do next; {role} and {keys} are put in.
-ADVICE: Final = (
-    (r'role ".*" does not exist', "run drover init --roles by a login that may create roles, or correct {keys}"),
-    (r"is not permitted to log in", "alter role {role} login"),
-    (r"no pg_hba.conf entry|pg_hba.conf rejects", "let {role} in, in pg_hba.conf, and reload the server"),
-    (r"password authentication failed|no password supplied", "give its password, by {keys} or ~/.pgpass"),
-    (r"authentication failed", "correct the line for {role} in pg_hba.conf, or {keys}"),
-    (r"too many connections for role", "alter role {role} connection limit -1, or as many as are used"),
-    (r"too many connections for database", "raise the connection limit of the database"),
-    (r"permission denied for database", "grant connect on the database to {role}"),
-    (r"remaining connection slots|too many clients", "raise max_connections of the server, or end other sessions"),
-    (r"hot standby", "name the primary in {keys}"),
-    (r"read-only", "name the primary in {keys} if this is a replica, else reset default_transaction_read_only"),
-    (r"database \".*\" does not exist", "create it, or correct {keys}"),
-    (r"could not load library|could not access file|incompatible library", FILES_REPLACED),
-)  # fmt: skip
-OTHER_ADVICE: Final = "look into the log of the server, and correct {keys}"
 
 GROUP_ROLES: Final = (
     "drover_owner", "drover_frontend", "drover_frontend_sql", "drover_tenant", "drover_operator", "drover_readonly",
@@ -119,9 +99,9 @@ def _warnings(session: Session) -> Iterator[Finding]:
         yield WARN, f"clean-ups: {restriction}"
     stuck = look(session, partial(session.rows, "stuck_clean_ups"))
     failed = look(session, partial(session.value, "failed_clean_ups"))
-    for found in (stuck, failed):
+    for what, found in (("clean-ups that no agent can do", stuck), ("clean-ups that have failed", failed)):
         if isinstance(found, NotLooked):
-            yield WARN, found.sentence("clean-ups")
+            yield WARN, found.sentence(what)
     for waiting, first, why in () if isinstance(stuck, NotLooked) else stuck:
         if waiting:
             yield WARN, f"clean-ups: no agent can do {waiting} that wait, such as job {first}: {why}"
@@ -241,8 +221,7 @@ def _refused(who: str, error: psycopg.Error, role: str, keys: str) -> Finding:
 def refused(who: str, error: psycopg.Error, role: str, keys: str) -> str:
     """Return what the server says of a log-in that it refuses, and what to do next."""
     refusal = str(error).removeprefix("connection failed: ")
-    advice = next((words for pattern, words in ADVICE if re.search(pattern, refusal)), OTHER_ADVICE)
-    return f"{who}: {refusal}; {advice.format(role=role, keys=keys)}"
+    return f"{who}: {refusal}; {advice_for(refusal).format(role=role, keys=keys)}"
 
 
 # ---- what drover doctor tries

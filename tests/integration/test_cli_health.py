@@ -222,3 +222,12 @@ print([name for name in {slow} if name in sys.modules])
     argv, variables = [sys.executable, "-c", code], environment(database, config)
     done = subprocess.run(argv, capture_output=True, text=True, env=variables, check=False)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_status_of_a_scheduler_that_was_seen_after_the_look_began_shows_no_negative_time(
+    drover: Drover, active: psycopg.Connection
+) -> None:
+    active.execute("update drover.scheduler set scheduler_seen = now() + interval '9 seconds'")
+    assert "-1 day" not in drover("status").out
+    (scheduler,) = json.loads(drover("status", "--json").out)["schedulers"]
+    assert scheduler["unseen_for"] == 0
