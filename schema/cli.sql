@@ -785,9 +785,7 @@ select now() - walk_at, walk_at is null
    and not exists (select from drover.scheduler_group
                     where group_lease_until > now()
                       and coalesce(group_taken_at, now()) > now() - interval '5 minutes')
-   and (exists (select from drover.claimable) or exists (select from drover.in_hand)
-        or exists (select from drover.blocked)
-        or exists (select from drover.jobqueue where jq_wait_until is not null))
+   and exists (select from drover.job_counts where state in ('held', 'early', 'unmet', 'queued', 'blocked'))
 
 -- name: one_moment
 -- Have all statements of a transaction read the same moment.

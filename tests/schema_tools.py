@@ -49,6 +49,8 @@ def end_job(queue: Connection, job: int, state: str = "done", bits: int = 1) -> 
 
 def walk_suspects(ask: Callable[[str], Sequence[Any]]) -> None:
     """Look at everything for drover.impossible, as daemons do in steps, which may do so meanwhile; `ask` gives rows."""
+    while ask("select 1 where drover.add_up_changes(50000) > 0"):  # or it might not know where jobs are
+        pass
     ask("update drover.suspect_walk set walk_stage = 'jobs', walk_place = -1, walk_ended = null returning 1")
     while not ask("select 1 from drover.suspect_walk where walk_ended is not null"):
         ask("select drover.find_suspects(4000)")

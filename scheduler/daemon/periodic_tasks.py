@@ -44,6 +44,8 @@ COUNT_GAP_S: Final = 5.0  # between two statements for drover metrics, while the
 SUSPECTS: Final = 2000  # rows that one step of the walk looks at for drover.impossible: 20 to 30 ms of the server
 SUSPECTS_GAP_S: Final = 2.0  # between two steps of a walk
 SUSPECTS_PAUSE_S: Final = 60.0  # between two walks
+ADDED_UP: Final = 50_000  # changes of jobs at a time
+RECOUNTED: Final = 4  # zones of jobs at a time, if the counts may be wrong
 DAY_S: Final = 86_400.0  # from one pass over what is long over to the next
 
 
@@ -349,6 +351,9 @@ class PeriodicTasks:
             raise
         if counted:
             self._due_in("count", min(COUNT_GAP_S, self._timers.status_interval))
+        added_up, zones_left = (yield from self._ask("add_up_changes", most=ADDED_UP, zones=RECOUNTED))[0]
+        if added_up == str(ADDED_UP).encode() or zones_left != b"0":
+            self._due_in("count", STATUS_GAP_S)
 
     def save_counts(self) -> Steps[None]:
         """Write down what is in memory only, since another program takes over."""

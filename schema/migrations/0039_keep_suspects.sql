@@ -129,19 +129,33 @@ select 'missed schedule', null, schedule_due, 'schedule ' || schedule_name || ' 
 -- The three parts of the walk. Each looks at about `most` rows after a place; it returns how many these were, and the
 -- place to go on at, null at the end. Suspects by the rules in `enough` are not stored.
 
+-- The place is a job. Only zones with jobs that have not ended are read, by the counts of drover.job_zone; ten kinds of a
+-- zone that is passed over count as one row.
 create function drover.suspect_jobs(inout place bigint, most integer, enough text[], out looked integer)
 language plpgsql set search_path = drover, pg_temp as $$
 declare
-  first bigint := place;
+  first  bigint := place;
+  zone   bigint := zone_of(place + 1);
+  kinds  integer;
+  opened bigint;
+  last   bigint;
 begin
-  select count(*), max(jq_pk) into looked, place
-    from (select jq_pk from jobqueue where jq_pk > first order by jq_pk limit most) w;
+  select count(*), max(zone_number),
+         min(zone_number) filter (where zone_jobs > 0 and zone_state in ('held', 'early', 'unmet', 'queued', 'blocked'))
+    into kinds, last, opened
+    from (select * from job_zone where zone_number >= zone order by zone_number limit most) z;
+  looked := 1 + kinds / 10;
+  opened := coalesce(opened, case when kinds = most and last = zone then zone end);  -- more kinds than are looked at
+  if opened is null then
+    place := case when kinds = most then last * 4096 - 1 end;
+    return;
+  end if;
+  first := greatest(first, opened * 4096 - 1);
+  select looked + count(*), case when count(*) = most then max(jq_pk) else opened * 4096 + 4095 end into looked, place
+    from (select jq_pk from jobqueue where jq_pk > first and jq_pk < (opened + 1) * 4096 order by jq_pk limit most) w;
   insert into suspect (suspect_jq_fk, suspect_rule)
   select jq_pk, rule from contradiction where jq_pk > first and jq_pk <= place and rule <> all (enough)
   on conflict do nothing;
-  if looked < most then
-    place := null;
-  end if;
 end $$;
 
 -- The place is a page of drover.claimable, and one is looked at. An empty one counts as a few rows, so that the step

@@ -151,6 +151,7 @@ def test_a_condition_whose_check_is_overdue_is_told_t119(active: psycopg.Connect
 
 def whole_walk(queue: psycopg.Connection[Any]) -> list[float]:
     """Return the buffers of each step of a whole walk."""
+    queue.execute("select drover.add_up_changes(100000)")
     spent = []
     while not fetch_all(queue, "select walk_ended is not null from drover.suspect_walk")[0][0]:
         spent.append(buffers_of(queue, f"select drover.find_suspects({STEP})"))
@@ -171,6 +172,18 @@ def test_each_step_of_the_walk_reads_a_bounded_number_of_buffers(active: psycopg
     spent = whole_walk(active)
     assert len(spent) >= 2 * (MANY + 9000) / STEP
     assert max(spent) < 20 * STEP
+
+
+def test_a_walk_passes_over_zones_whose_jobs_have_all_ended(active: psycopg.Connection[Any]) -> None:
+    active.execute(FILL, (MANY,))
+    behind(active, "update drover.jobqueue set jq_state = 'cancelled', jq_starttime = now(), jq_endtime = now(),"
+                   " jq_end_bits = 2")  # fmt: skip
+    active.execute("truncate drover.claimable")
+    active.execute("select drover.recount(0, 100)")
+    job = add_job(active)
+    active.execute("delete from drover.claimable")
+    assert len(whole_walk(active)) == 1
+    assert fetch_all(active, FOUND) == [("no token", job)]
 
 
 def test_a_step_with_nothing_to_look_at_reads_next_to_nothing(active: psycopg.Connection[Any]) -> None:
