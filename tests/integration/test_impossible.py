@@ -54,3 +54,14 @@ def test_a_killed_daemon_and_its_heir_leave_nothing_impossible_t119(launch: Laun
     assert impossible(heir) == []
     told(heir, f"cancel {ending[-1] + 1}")
     assert impossible(heir) == []
+
+
+@pytest.mark.slow
+def test_a_daemon_finds_what_was_broken_behind_its_back_and_forgets_it_when_it_is_mended(launch: Launch) -> None:
+    daemon = launch(LOCAL + puppet())
+    job = daemon.insert(jq_type="nobody")
+    daemon.execute("delete from drover.claimable")
+    (found,) = daemon.until(lambda: daemon.execute(IMPOSSIBLE), what="it does not look")
+    assert (found["rule"], found["jq_pk"]) == ("no token", job)
+    daemon.execute("update drover.jobqueue set jq_state = 'held' where jq_pk = %s", job)
+    assert daemon.execute(IMPOSSIBLE) == []
