@@ -200,7 +200,7 @@ select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, 
        jq_failures as failures, jq_max_interruptions as max_interruptions, jq_interruptions as interruptions,
        jq_rescued as rescued, jq_attempt as attempt, jq_queued as queued, jq_starttime as start, jq_endtime as end,
        jq_wait_until as wait_until, jq_expected_end as expected_end,
-       case when not jq_msq or jq_starttime is null or jq_starttime >= jq_queued  -- else it is queued again after a slice
+       case when not jq_msq or jq_starttime is null or jq_starttime >= jq_queued  -- else queued again after a slice
             then coalesce(jq_starttime, jq_endtime, now()) - jq_queued end as waited,
        coalesce(jq_endtime, now()) - jq_starttime as ran, jq_processedtime as agent_time,
        jq_itemsprocessed as processed, jq_itemsfailed as failed, jq_itemstotal as total,
@@ -777,8 +777,8 @@ select coalesce('job ' || min(jq_pk), 'schedules'), now() - min(since),
   from drover.impossible group by rule order by rule
 
 -- name: impossible_not_looked_for
--- Return since when no scheduler has looked for impossible rows, if that is long: they are found by a walk of the active
--- one, which makes steps and rests for a minute. No walk is needed where nothing waits or is worked.
+-- Return since when no scheduler has looked for impossible rows, if that is long: they are found by a walk of the
+-- active one, which makes steps and rests for a minute. No walk is needed where nothing waits or is worked.
 select now() - walk_at, walk_at is null
   from drover.suspect_walk
  where coalesce(walk_at, '-infinity') < now() - interval '5 minutes'

@@ -1826,8 +1826,8 @@ select drover.find_alternates(:group::text, :most::integer) where {{holds_lease}
 select drover.find_alerts(:most::integer) where {{holds_lease}}
 
 -- name: find_suspects
--- Make a step of the walk that looks for jobs that cannot be as they are, see drover.impossible: look at about `most`
--- rows. Return whether that was the last step of the walk.
+-- Make a step of the walk that looks for jobs that cannot be as they are, see drover.impossible; it looks at about
+-- that many rows. Return whether that was the last step of the walk.
 select drover.find_suspects(:most::integer) where {{holds_lease}}
 
 -- name: forget_events

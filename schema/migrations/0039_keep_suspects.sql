@@ -129,8 +129,8 @@ select 'missed schedule', null, schedule_due, 'schedule ' || schedule_name || ' 
 -- The three parts of the walk. Each looks at about `most` rows after a place; it returns how many these were, and the
 -- place to go on at, null at the end. Suspects by the rules in `enough` are not stored.
 
--- The place is a job. Only zones with jobs that have not ended are read, by the counts of drover.job_zone; ten kinds of a
--- zone that is passed over count as one row.
+-- The place is a job. Only zones with jobs that have not ended are read, by the counts of drover.job_zone; ten kinds of
+-- a zone that is passed over count as one row.
 create function drover.suspect_jobs(inout place bigint, most integer, enough text[], out looked integer)
 language plpgsql set search_path = drover, pg_temp as $$
 declare
