@@ -121,7 +121,7 @@ grant execute on function drover.notify(text, text)
 
 -- It tells a number, of a kind that the role has counted.
 grant execute on function drover.first_of_kind(bigint[], text, text, text, text, text)
-  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
+  to drover_scheduler, drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 
 -- A view calls these with the rights of the role that reads the view.
 grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.rests(drover.agent),
