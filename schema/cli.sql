@@ -250,7 +250,8 @@ select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, 
        jq_failures as failures, jq_max_interruptions as max_interruptions, jq_interruptions as interruptions,
        jq_rescued as rescued, jq_attempt as attempt, jq_queued as queued, jq_starttime as start, jq_endtime as end,
        jq_wait_until as wait_until, jq_expected_end as expected_end,
-       coalesce(jq_starttime, jq_endtime, now()) - jq_queued as waited,
+       case when not jq_msq or jq_starttime is null or jq_starttime >= jq_queued  -- else queued again after a slice
+            then coalesce(jq_starttime, jq_endtime, now()) - jq_queued end as waited,
        coalesce(jq_endtime, now()) - jq_starttime as ran, jq_processedtime as agent_time,
        jq_itemsprocessed as processed, jq_itemsfailed as failed, jq_itemstotal as total,
        jq_exitcode as exit_code, jq_signal as signal, jq_result as result,
@@ -845,12 +846,25 @@ select coalesce('job ' || min(jq_pk), 'schedules'), now() - min(since),
        replace((array_agg(next order by jq_pk))[1], 'JOB', coalesce(min(jq_pk)::text, ''))
   from drover.impossible group by rule order by rule
 
+-- name: impossible_not_looked_for
+-- Return since when no scheduler has looked for impossible rows, if that is long: they are found by a walk of the
+-- active one, which makes steps and rests for a minute. No walk is needed where nothing waits or is worked.
+select now() - walk_at, walk_at is null
+  from drover.suspect_walk
+ where coalesce(walk_at, '-infinity') < now() - interval '5 minutes'
+   and not exists (select from drover.scheduler_group
+                    where group_lease_until > now()
+                      and coalesce(group_taken_at, now()) > now() - interval '5 minutes')
+   and exists (select from drover.job_counts where state in ('held', 'early', 'unmet', 'queued', 'blocked'))
+
 -- name: one_moment
 -- Have all statements of a transaction read the same moment.
 set transaction isolation level repeatable read, read only
 
 -- name: limit_statement
-select set_config('transaction_read_only', 'on', true), set_config('statement_timeout', :timeout_ms::text, true)
+-- Have a check change nothing and end in time, also where it waits for a lock.
+select set_config('transaction_read_only', 'on', true), set_config('statement_timeout', :timeout_ms::text, true),
+       set_config('lock_timeout', :lock_ms::text, true)
 
 -- name: statistics_hidden
 -- Without pg_read_all_stats a role sees only pid, user, application and xmin of the sessions of other users.

@@ -15,7 +15,7 @@ select scheduler_host || '.' || scheduler_pid as scheduler, scheduler_group as g
        1 as info, jobs, expansions, memory_mb * 1e6 as memory, cpu_s as cpu, slow_turns,
        longest_turn_ms / 1e3 as longest_turn, recent_turn_ms / 1e3 as recent_turn, troubles,
        is_refused::integer as refused, extract(epoch from scheduler_started)::float8 as started,
-       extract(epoch from now() - status_updated)::float8 as age
+       greatest(extract(epoch from now() - status_updated), 0)::float8 as age
   from drover.vitals where is_alive order by scheduler
 
 -- name: metric_statements

@@ -1826,6 +1826,11 @@ select drover.find_alternates(:group::text, :most::integer) where {{holds_lease}
 -- Tell subscriptions of the site what drover.impossible shows for half a minute, once each. Return how many were told.
 select drover.find_alerts(:most::integer) where {{holds_lease}}
 
+-- name: find_suspects
+-- Make a step of the walk that looks for jobs that cannot be as they are, see drover.impossible; it looks at about
+-- that many rows. Return whether that was the last step of the walk.
+select drover.find_suspects(:most::integer) where {{holds_lease}}
+
 -- name: forget_events
 -- Remove a piece of the events that are not needed any more; return where to go on, null at the end.
 select drover.forget_events(:beyond::bigint, :most::integer)

@@ -121,7 +121,7 @@ grant execute on function drover.notify(text, text)
 
 -- It tells a number, of a kind that the role has counted.
 grant execute on function drover.first_of_kind(bigint[], text, text, text, text, text)
-  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly, drover_scheduler;
+  to drover_scheduler, drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 
 -- A view calls these with the rights of the role that reads the view.
 grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.rests(drover.agent),
@@ -213,7 +213,7 @@ grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedul
 
 -- drover_readonly reads the states of things, but neither the data of jobs nor the output of agents.
 grant select on drover.jobs_masked, drover.why_masked, drover.phases, drover.blocked_jobs, drover.detached_jobs,
-  drover.impossible, drover.graph,
+  drover.impossible, drover.suspect_walk, drover.graph,
   drover.jobdepends,
   drover.queue, drover.host, drover.placement, drover.scheduler, drover.scheduler_group, drover.migration,
   drover.later_migration, drover.condition, drover.counters, drover.depth, drover.vitals,
@@ -276,7 +276,8 @@ grant execute on function drover.flush(timestamptz, boolean, integer, text, bigi
 grant execute on function
   drover.has_subscriptions(), drover.record(bigint[], text[]), drover.record_ends(text),
   drover.agent_event(bigint, text), drover.bury(bigint[], text[]), drover.queue_deliveries(text, integer),
-  drover.find_alternates(text, integer), drover.find_alerts(integer), drover.forget_events(bigint, integer)
+  drover.find_alternates(text, integer), drover.find_alerts(integer), drover.find_suspects(integer),
+  drover.forget_events(bigint, integer)
   to drover_scheduler;
 -- Counts the ends that it announces, for drover metrics and drover stats.
 grant execute on function drover.count_ends(bigint[], text[]), drover.fold_tally(integer) to drover_scheduler;

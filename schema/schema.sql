@@ -1167,6 +1167,49 @@ begin
   return made;
 end $$;
 
+CREATE FUNCTION drover.find_suspects(most integer) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
+    AS $$
+declare
+  stages constant text[] := '{jobs,tokens,entries}';
+  walk   suspect_walk;
+  enough text[];
+  rows   integer := 0;
+  more   integer;
+  stage  integer;
+begin
+  select * into walk from suspect_walk for update skip locked;
+  if not found then
+    return true;
+  end if;
+  delete from suspect where (suspect_jq_fk, suspect_rule) not in (select jq_pk, rule from suspected);
+  enough := array(select suspect_rule from suspect group by suspect_rule having count(*) >= 1000);
+  stage := array_position(stages, walk.walk_stage);
+  while stage <= 3 and rows < most loop
+    if stage = 1 then
+      select place, looked into walk.walk_place, more from suspect_jobs(walk.walk_place, most - rows, enough);
+    elsif stage = 2 then
+      select place, looked into walk.walk_place, more from suspect_tokens(walk.walk_place, enough);
+    else
+      select place, looked into walk.walk_place, more from suspect_entries(walk.walk_place, most - rows, enough);
+    end if;
+    rows := rows + more;
+    if walk.walk_place is null then
+      stage := stage + 1;
+      walk.walk_place := -1;
+    end if;
+  end loop;
+  update suspect_walk
+     set walk_stage = coalesce(stages[stage], 'jobs'), walk_place = walk.walk_place, walk_at = now(),
+         walk_ended = case when stage > 3 then now() else walk_ended end;
+  return stage > 3;
+end $$;
+
 CREATE FUNCTION drover.first_of_kind(zones bigint[], type text, queue text, host text, submitter text, state text) RETURNS bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -3450,6 +3493,78 @@ begin
   return false;
 end $$;
 
+CREATE FUNCTION drover.suspect_entries(INOUT place bigint, most integer, enough text[], OUT looked integer) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  first bigint := place;
+begin
+  select count(*), max(blocked_jq_fk) into looked, place
+    from (select blocked_jq_fk from blocked where blocked_jq_fk > first order by blocked_jq_fk limit most) w;
+  insert into suspect (suspect_jq_fk, suspect_rule)
+  select blocked_jq_fk, 'not blocked' from blocked left join jobqueue on jq_pk = blocked_jq_fk
+   where blocked_jq_fk > first and blocked_jq_fk <= place and (jq_pk is null or jq_state <> 'blocked')
+     and 'not blocked' <> all (enough)
+  on conflict do nothing;
+  if looked < most then
+    place := null;
+  end if;
+end $$;
+
+CREATE FUNCTION drover.suspect_jobs(INOUT place bigint, most integer, enough text[], OUT looked integer) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  first  bigint := place;
+  zone   bigint := zone_of(place + 1);
+  kinds  integer;
+  opened bigint;
+  last   bigint;
+begin
+  select count(*), max(zone_number),
+         min(zone_number) filter (where zone_jobs > 0 and zone_state in ('held', 'early', 'unmet', 'queued', 'blocked'))
+    into kinds, last, opened
+    from (select * from job_zone where zone_number >= zone order by zone_number limit most) z;
+  looked := 1 + kinds / 10;
+  opened := coalesce(opened, case when kinds = most and last = zone then zone end);  -- more kinds than are looked at
+  if opened is null then
+    place := case when kinds = most then last * 4096 - 1 end;
+    return;
+  end if;
+  first := greatest(first, opened * 4096 - 1);
+  select looked + count(*), case when count(*) = most then max(jq_pk) else opened * 4096 + 4095 end into looked, place
+    from (select jq_pk from jobqueue where jq_pk > first and jq_pk < (opened + 1) * 4096 order by jq_pk limit most) w;
+  insert into suspect (suspect_jq_fk, suspect_rule)
+  select jq_pk, rule from contradiction where jq_pk > first and jq_pk <= place and rule <> all (enough)
+  on conflict do nothing;
+end $$;
+
+CREATE FUNCTION drover.suspect_tokens(INOUT place bigint, enough text[], OUT looked integer) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  first tid := format('(%s,0)', place + 1)::tid;
+  beyond tid := format('(%s,0)', place + 2)::tid;
+begin
+  with token as materialized (
+    select t.ctid as token, unnest(coalesce(claim_jobs, array[claim_first])) as pk from claimable t
+     where t.ctid >= first and t.ctid < beyond),
+  found as (
+    insert into suspect (suspect_jq_fk, suspect_rule, suspect_token)
+    select distinct on (pk) pk, 'token of an ended job', token from token left join jobqueue on jq_pk = pk
+     where (jq_pk is null or jq_state <> 'queued' or jq_unmet > 0 or jq_wait_until is not null)
+       and 'token of an ended job' <> all (enough)
+    on conflict (suspect_jq_fk, suspect_rule) do update set suspect_token = excluded.suspect_token)
+  select 20 + count(*) into looked from token;
+  place := place + 1;
+  if place * current_setting('block_size')::bigint >= pg_relation_size('drover.claimable') then
+    place := null;
+  end if;
+end $$;
+
 CREATE FUNCTION drover.takes_priority(letters text, priority text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (letters IS NULL) THEN true WHEN (strpos(letters, '-'::text) = 0) THEN (strpos(letters, "left"(priority, 1)) > 0) ELSE (EXISTS (SELECT FROM unnest(string_to_array(takes_priority.letters, ','::text)) each(each) WHERE (((takes_priority.priority COLLATE "C") >= split_part(each.each, '-'::text, 1)) AND ((takes_priority.priority COLLATE "C") < split_part(each.each, '-'::text, 2))))) END;
@@ -3898,8 +4013,69 @@ CREATE VIEW drover.jobs_in_hand AS
         END AS jq_state
    FROM (( SELECT DISTINCT unnest(in_hand.hand_jobs) AS pk
            FROM drover.in_hand) h
-     JOIN drover.jobqueue j ON ((j.jq_pk = h.pk)))
-  WHERE ((j.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) OR ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_unmet = 0) AND (j.jq_wait_until IS NULL) AND (j.jq_type <> 'command'::text) AND (NOT drover.has_token(j.*))));
+     CROSS JOIN LATERAL ( SELECT j_1.jq_pk,
+            j_1.jq_job_fk,
+            j_1.jq_name,
+            j_1.jq_type,
+            j_1.jq_args,
+            j_1.jq_variables,
+            j_1.jq_msq,
+            j_1.jq_runonpfile,
+            j_1.jq_host,
+            j_1.jq_key,
+            j_1.jq_tolerate,
+            j_1.jq_repeat,
+            j_1.jq_queue,
+            j_1.jq_urgent,
+            j_1.jq_priority,
+            j_1.jq_not_before,
+            j_1.jq_not_after,
+            j_1.jq_wait_until,
+            j_1.jq_expires_at,
+            j_1.jq_live_key,
+            j_1.jq_max_interruptions,
+            j_1.jq_retries,
+            j_1.jq_timeout,
+            j_1.jq_unique_key,
+            j_1.jq_delete,
+            j_1.jq_mode,
+            j_1.jq_state,
+            j_1.jq_attempt,
+            j_1.jq_owner,
+            j_1.jq_schedinfo,
+            j_1.jq_interruptions,
+            j_1.jq_failures,
+            j_1.jq_rescued,
+            j_1.jq_retry_at,
+            j_1.jq_unmet,
+            j_1.jq_has_children,
+            j_1.jq_wanted,
+            j_1.jq_queued,
+            j_1.jq_starttime,
+            j_1.jq_endtime,
+            j_1.jq_endtext,
+            j_1.jq_end_bits,
+            j_1.jq_exitcode,
+            j_1.jq_signal,
+            j_1.jq_result,
+            j_1.jq_itemsprocessed,
+            j_1.jq_itemsfailed,
+            j_1.jq_itemstotal,
+            j_1.jq_checkpoint,
+            j_1.jq_elapsedtime,
+            j_1.jq_processedtime,
+            j_1.jq_expected_end,
+            j_1.jq_done_by,
+            j_1.jq_done_host,
+            j_1.jq_done_pid,
+            j_1.jq_submitter,
+            j_1.jq_resubmit_of,
+            j_1.jq_first_start,
+            j_1.jq_attempt_start,
+            j_1.jq_blocked_count
+           FROM drover.jobqueue j_1
+          WHERE ((j_1.jq_pk = h.pk) AND ((j_1.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) OR ((j_1.jq_state = 'queued'::drover.job_state) AND (j_1.jq_unmet = 0) AND (j_1.jq_wait_until IS NULL) AND (j_1.jq_type <> 'command'::text) AND (NOT drover.has_token(j_1.*)))))
+         OFFSET 0) j);
 
 CREATE VIEW drover.job_states AS
  SELECT u.type,
@@ -4127,6 +4303,83 @@ CREATE VIEW drover.conditions AS
           WHERE (blocked.blocked_recovery = recovery.recovery_pk)) b)
   WHERE (b.jobs > 0);
 
+CREATE TABLE drover.jobdepends (
+    jdep_jq_fk bigint NOT NULL,
+    jdep_jq_depends_fk bigint NOT NULL,
+    jdep_depends_bits integer DEFAULT 1 NOT NULL,
+    jdep_on_unmet text DEFAULT 'wait'::text NOT NULL,
+    jdep_met_at timestamp with time zone,
+    CONSTRAINT jobdepends_jdep_depends_bits_check CHECK (((jdep_depends_bits >= 1) AND (jdep_depends_bits <= 7))),
+    CONSTRAINT jobdepends_jdep_on_unmet_check CHECK ((jdep_on_unmet = ANY (ARRAY['wait'::text, 'skip'::text]))),
+    CONSTRAINT jobdepends_not_on_itself CHECK ((jdep_jq_fk <> jdep_jq_depends_fk))
+)
+WITH (fillfactor='50');
+
+CREATE TABLE drover.queue (
+    queue_name text NOT NULL,
+    queue_group text NOT NULL,
+    queue_concurrency integer,
+    queue_concurrency_file integer,
+    queue_paused boolean DEFAULT false NOT NULL,
+    queue_paused_file boolean,
+    queue_reserved integer DEFAULT 0 NOT NULL,
+    queue_reserved_file integer,
+    queue_priority integer DEFAULT 0 NOT NULL,
+    queue_priority_file integer,
+    queue_filter text,
+    queue_present boolean DEFAULT true NOT NULL,
+    queue_route jsonb,
+    queue_rate jsonb,
+    queue_zone text DEFAULT 'UTC'::text NOT NULL,
+    queue_route_file jsonb,
+    queue_rate_file jsonb,
+    queue_max_length integer,
+    queue_max_length_file integer,
+    CONSTRAINT queue_queue_concurrency_check CHECK ((queue_concurrency > 0)),
+    CONSTRAINT queue_queue_max_length_check CHECK ((queue_max_length > 0)),
+    CONSTRAINT queue_queue_name_check CHECK (((length(queue_name) >= 1) AND (length(queue_name) <= 64))),
+    CONSTRAINT queue_queue_reserved_check CHECK ((queue_reserved >= 0))
+);
+
+CREATE TABLE drover.scheduler_group (
+    group_name text NOT NULL,
+    group_owner uuid,
+    group_lease_until timestamp with time zone,
+    group_taken_at timestamp with time zone,
+    group_number bigint
+);
+
+CREATE VIEW drover.contradiction AS
+ SELECT seen.rule,
+    seen.jq_pk,
+    seen.since,
+    seen.jq_state,
+    seen.jq_owner
+   FROM ( SELECT j.jq_pk,
+            COALESCE(j.jq_attempt_start, j.jq_starttime, j.jq_queued) AS since,
+            j.jq_state,
+            j.jq_owner,
+                CASE
+                    WHEN ((j.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) AND (q.queue_name IS NULL) AND (j.jq_type <> 'command'::text)) THEN 'no queue'::text
+                    WHEN ((j.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) AND (j.jq_owner <> a.group_owner)) THEN 'wrong owner'::text
+                    WHEN ((j.jq_state = 'blocked'::drover.job_state) AND (( SELECT blocked.blocked_jq_fk
+                       FROM drover.blocked
+                      WHERE (blocked.blocked_jq_fk = j.jq_pk)) IS NULL)) THEN 'no condition'::text
+                    WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_unmet = 0) AND (j.jq_wait_until IS NULL) AND (j.jq_type <> 'command'::text) AND (NOT drover.has_token(j.*)) AND (NOT (j.jq_pk IN ( SELECT unnest(in_hand.hand_jobs) AS unnest
+                       FROM drover.in_hand)))) THEN 'no token'::text
+                    WHEN ((j.jq_unmet > 0) AND (( SELECT jobdepends.jdep_jq_fk
+                       FROM drover.jobdepends
+                      WHERE ((jobdepends.jdep_jq_fk = j.jq_pk) AND (jobdepends.jdep_met_at IS NULL))
+                     LIMIT 1) IS NULL)) THEN 'no dependency'::text
+                    WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_type <> 'command'::text) AND (j.jq_unmet = 0) AND (a.group_name IS NOT NULL) AND (LEAST(j.jq_wait_until, j.jq_expires_at) < (now() - '00:02:00'::interval))) THEN 'overdue'::text
+                    ELSE NULL::text
+                END AS rule
+           FROM ((drover.jobqueue j
+             LEFT JOIN drover.queue q ON ((q.queue_name = j.jq_queue)))
+             LEFT JOIN drover.scheduler_group a ON (((a.group_name = q.queue_group) AND (a.group_lease_until > now()) AND (a.group_taken_at < (now() - '00:02:00'::interval)))))
+          WHERE (j.jq_endtime IS NULL)) seen
+  WHERE (seen.rule IS NOT NULL);
+
 CREATE TABLE drover.counter (
     counter_name text NOT NULL,
     counter_labels text[] NOT NULL,
@@ -4266,32 +4519,6 @@ CREATE VIEW drover.job_zones AS
   GROUP BY c.zone, c.type, c.queue, c.host, c.submitter, c.state
  HAVING (sum(c.jobs) <> (0)::numeric);
 
-CREATE TABLE drover.queue (
-    queue_name text NOT NULL,
-    queue_group text NOT NULL,
-    queue_concurrency integer,
-    queue_concurrency_file integer,
-    queue_paused boolean DEFAULT false NOT NULL,
-    queue_paused_file boolean,
-    queue_reserved integer DEFAULT 0 NOT NULL,
-    queue_reserved_file integer,
-    queue_priority integer DEFAULT 0 NOT NULL,
-    queue_priority_file integer,
-    queue_filter text,
-    queue_present boolean DEFAULT true NOT NULL,
-    queue_route jsonb,
-    queue_rate jsonb,
-    queue_zone text DEFAULT 'UTC'::text NOT NULL,
-    queue_route_file jsonb,
-    queue_rate_file jsonb,
-    queue_max_length integer,
-    queue_max_length_file integer,
-    CONSTRAINT queue_queue_concurrency_check CHECK ((queue_concurrency > 0)),
-    CONSTRAINT queue_queue_max_length_check CHECK ((queue_max_length > 0)),
-    CONSTRAINT queue_queue_name_check CHECK (((length(queue_name) >= 1) AND (length(queue_name) <= 64))),
-    CONSTRAINT queue_queue_reserved_check CHECK ((queue_reserved >= 0))
-);
-
 CREATE VIEW drover.depth AS
  WITH waiting AS MATERIALIZED (
          SELECT job_states.type,
@@ -4391,14 +4618,6 @@ CREATE TABLE drover.host (
     host_down_until timestamp with time zone,
     host_reason text,
     CONSTRAINT host_host_name_check CHECK (((length(host_name) >= 1) AND (length(host_name) <= 64)))
-);
-
-CREATE TABLE drover.scheduler_group (
-    group_name text NOT NULL,
-    group_owner uuid,
-    group_lease_until timestamp with time zone,
-    group_taken_at timestamp with time zone,
-    group_number bigint
 );
 
 CREATE TABLE drover.scheduler_status (
@@ -4506,18 +4725,6 @@ CREATE TABLE drover.gate (
     gate_name text NOT NULL
 );
 
-CREATE TABLE drover.jobdepends (
-    jdep_jq_fk bigint NOT NULL,
-    jdep_jq_depends_fk bigint NOT NULL,
-    jdep_depends_bits integer DEFAULT 1 NOT NULL,
-    jdep_on_unmet text DEFAULT 'wait'::text NOT NULL,
-    jdep_met_at timestamp with time zone,
-    CONSTRAINT jobdepends_jdep_depends_bits_check CHECK (((jdep_depends_bits >= 1) AND (jdep_depends_bits <= 7))),
-    CONSTRAINT jobdepends_jdep_on_unmet_check CHECK ((jdep_on_unmet = ANY (ARRAY['wait'::text, 'skip'::text]))),
-    CONSTRAINT jobdepends_not_on_itself CHECK ((jdep_jq_fk <> jdep_jq_depends_fk))
-)
-WITH (fillfactor='50');
-
 CREATE VIEW drover.graph AS
  SELECT jobs.jq_pk,
     jobs.jq_name,
@@ -4575,60 +4782,25 @@ CREATE TABLE drover.schedule (
     CONSTRAINT schedule_starts_are_dates CHECK (((LEAST(schedule_at, schedule_next) >= '1900-01-01 00:00:00+00'::timestamp with time zone) AND (GREATEST(schedule_at, schedule_next) < '9000-01-01 00:00:00+00'::timestamp with time zone)))
 );
 
-CREATE VIEW drover.impossible AS
- WITH active AS MATERIALIZED (
-         SELECT scheduler_group.group_name,
-            scheduler_group.group_owner
-           FROM drover.scheduler_group
-          WHERE ((scheduler_group.group_lease_until > now()) AND (scheduler_group.group_taken_at < (now() - '00:02:00'::interval)))
-        ), tokens AS MATERIALIZED (
-         SELECT DISTINCT pk.pk
-           FROM (drover.claimable
-             CROSS JOIN LATERAL unnest(COALESCE(claimable.claim_jobs, ARRAY[claimable.claim_first])) pk(pk))
-        ), records AS MATERIALIZED (
-         SELECT in_hand.hand_owner,
-            in_hand.hand_since,
-            pk.pk
-           FROM (drover.in_hand
-             CROSS JOIN LATERAL unnest(in_hand.hand_jobs) pk(pk))
-        ), seen AS (
-         SELECT j.jq_pk,
-            COALESCE(j.jq_attempt_start, j.jq_starttime, j.jq_queued) AS since,
-            j.jq_state,
-            j.jq_owner,
-                CASE
-                    WHEN ((j.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) AND (q.queue_name IS NULL) AND (j.jq_type <> 'command'::text)) THEN 'no queue'::text
-                    WHEN ((j.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) AND (j.jq_owner <> a.group_owner)) THEN 'wrong owner'::text
-                    WHEN ((j.jq_state = 'blocked'::drover.job_state) AND (NOT (EXISTS ( SELECT
-                       FROM drover.blocked
-                      WHERE (blocked.blocked_jq_fk = j.jq_pk))))) THEN 'no condition'::text
-                    WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_unmet = 0) AND (j.jq_wait_until IS NULL) AND (j.jq_type <> 'command'::text) AND (t.pk IS NULL) AND (NOT (EXISTS ( SELECT
-                       FROM records r
-                      WHERE (r.pk = j.jq_pk))))) THEN 'no token'::text
-                    WHEN ((j.jq_unmet > 0) AND (NOT (EXISTS ( SELECT
-                       FROM drover.jobdepends
-                      WHERE ((jobdepends.jdep_jq_fk = j.jq_pk) AND (jobdepends.jdep_met_at IS NULL)))))) THEN 'no dependency'::text
-                    WHEN ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_type <> 'command'::text) AND (j.jq_unmet = 0) AND (a.group_name IS NOT NULL) AND (LEAST(j.jq_wait_until, j.jq_expires_at) < (now() - '00:02:00'::interval))) THEN 'overdue'::text
-                    ELSE NULL::text
-                END AS rule
-           FROM (((drover.jobqueue j
-             LEFT JOIN drover.queue q ON ((q.queue_name = j.jq_queue)))
-             LEFT JOIN active a ON ((a.group_name = q.queue_group)))
-             LEFT JOIN tokens t ON ((t.pk = j.jq_pk)))
-          WHERE (j.jq_endtime IS NULL)
-        )
- SELECT seen.rule,
-    seen.jq_pk,
-    seen.since,
-        CASE seen.rule
-            WHEN 'no queue'::text THEN (('is '::text || seen.jq_state) || ' and its queue does not exist: no scheduler owns it'::text)
-            WHEN 'wrong owner'::text THEN ((('is '::text || seen.jq_state) || ' by a scheduler that is not the active one: '::text) || seen.jq_owner)
+CREATE TABLE drover.suspect (
+    suspect_jq_fk bigint NOT NULL,
+    suspect_rule text NOT NULL,
+    suspect_token tid
+);
+
+CREATE VIEW drover.suspected AS
+ SELECT s.suspect_rule AS rule,
+    s.suspect_jq_fk AS jq_pk,
+    c.since,
+        CASE s.suspect_rule
+            WHEN 'no queue'::text THEN (('is '::text || c.jq_state) || ' and its queue does not exist: no scheduler owns it'::text)
+            WHEN 'wrong owner'::text THEN ((('is '::text || c.jq_state) || ' by a scheduler that is not the active one: '::text) || c.jq_owner)
             WHEN 'no condition'::text THEN 'is blocked, and on no condition: no check lets it go'::text
             WHEN 'no token'::text THEN 'is queued, and no claim can find it'::text
             WHEN 'no dependency'::text THEN 'waits for dependencies, and there is none that is open'::text
             ELSE 'is due, and nothing was done about it'::text
         END AS what,
-        CASE seen.rule
+        CASE s.suspect_rule
             WHEN 'no queue'::text THEN 'add the queue again: drover queue add'::text
             WHEN 'wrong owner'::text THEN 'the next rescan gives it back; if not, drover command step-down'::text
             WHEN 'no condition'::text THEN 'drover unblock JOB'::text
@@ -4636,45 +4808,264 @@ CREATE VIEW drover.impossible AS
             WHEN 'no dependency'::text THEN 'the next rescan counts again; if not, drover cancel JOB'::text
             ELSE 'look at refused statements and drover log; drover command step-down'::text
         END AS next
-   FROM seen
-  WHERE (seen.rule IS NOT NULL)
+   FROM (drover.suspect s
+     CROSS JOIN LATERAL ( SELECT contradiction.rule,
+            contradiction.jq_pk,
+            contradiction.since,
+            contradiction.jq_state,
+            contradiction.jq_owner
+           FROM drover.contradiction
+          WHERE ((contradiction.jq_pk = s.suspect_jq_fk) AND (contradiction.rule = s.suspect_rule))
+         OFFSET 0) c)
 UNION ALL
- SELECT 'token of an ended job'::text AS rule,
-    t.pk AS jq_pk,
+ SELECT s.suspect_rule AS rule,
+    s.suspect_jq_fk AS jq_pk,
     j.jq_endtime AS since,
     ('can be claimed, and is '::text || COALESCE((j.jq_state)::text, 'removed'::text)) AS what,
     'no claim takes it; report it with drover log JOB'::text AS next
-   FROM (tokens t
-     LEFT JOIN drover.jobqueue j ON ((j.jq_pk = t.pk)))
-  WHERE ((j.jq_pk IS NULL) OR (j.jq_state <> 'queued'::drover.job_state) OR (j.jq_unmet > 0) OR (j.jq_wait_until IS NOT NULL))
+   FROM ((drover.suspect s
+     CROSS JOIN LATERAL ( SELECT COALESCE(claimable.claim_jobs, ARRAY[claimable.claim_first]) AS jobs
+           FROM drover.claimable
+          WHERE (claimable.ctid = s.suspect_token)
+         OFFSET 0) t)
+     LEFT JOIN LATERAL ( SELECT jobqueue.jq_pk,
+            jobqueue.jq_job_fk,
+            jobqueue.jq_name,
+            jobqueue.jq_type,
+            jobqueue.jq_args,
+            jobqueue.jq_variables,
+            jobqueue.jq_msq,
+            jobqueue.jq_runonpfile,
+            jobqueue.jq_host,
+            jobqueue.jq_key,
+            jobqueue.jq_tolerate,
+            jobqueue.jq_repeat,
+            jobqueue.jq_queue,
+            jobqueue.jq_urgent,
+            jobqueue.jq_priority,
+            jobqueue.jq_not_before,
+            jobqueue.jq_not_after,
+            jobqueue.jq_wait_until,
+            jobqueue.jq_expires_at,
+            jobqueue.jq_live_key,
+            jobqueue.jq_max_interruptions,
+            jobqueue.jq_retries,
+            jobqueue.jq_timeout,
+            jobqueue.jq_unique_key,
+            jobqueue.jq_delete,
+            jobqueue.jq_mode,
+            jobqueue.jq_state,
+            jobqueue.jq_attempt,
+            jobqueue.jq_owner,
+            jobqueue.jq_schedinfo,
+            jobqueue.jq_interruptions,
+            jobqueue.jq_failures,
+            jobqueue.jq_rescued,
+            jobqueue.jq_retry_at,
+            jobqueue.jq_unmet,
+            jobqueue.jq_has_children,
+            jobqueue.jq_wanted,
+            jobqueue.jq_queued,
+            jobqueue.jq_starttime,
+            jobqueue.jq_endtime,
+            jobqueue.jq_endtext,
+            jobqueue.jq_end_bits,
+            jobqueue.jq_exitcode,
+            jobqueue.jq_signal,
+            jobqueue.jq_result,
+            jobqueue.jq_itemsprocessed,
+            jobqueue.jq_itemsfailed,
+            jobqueue.jq_itemstotal,
+            jobqueue.jq_checkpoint,
+            jobqueue.jq_elapsedtime,
+            jobqueue.jq_processedtime,
+            jobqueue.jq_expected_end,
+            jobqueue.jq_done_by,
+            jobqueue.jq_done_host,
+            jobqueue.jq_done_pid,
+            jobqueue.jq_submitter,
+            jobqueue.jq_resubmit_of,
+            jobqueue.jq_first_start,
+            jobqueue.jq_attempt_start,
+            jobqueue.jq_blocked_count
+           FROM drover.jobqueue
+          WHERE (jobqueue.jq_pk = s.suspect_jq_fk)
+         OFFSET 0) j ON (true))
+  WHERE ((s.suspect_rule = 'token of an ended job'::text) AND (s.suspect_jq_fk = ANY (t.jobs)) AND ((j.jq_pk IS NULL) OR (j.jq_state <> 'queued'::drover.job_state) OR (j.jq_unmet > 0) OR (j.jq_wait_until IS NOT NULL)))
 UNION ALL
- SELECT 'not blocked'::text AS rule,
-    b.blocked_jq_fk AS jq_pk,
+ SELECT s.suspect_rule AS rule,
+    s.suspect_jq_fk AS jq_pk,
     b.blocked_since AS since,
     ('is in the list of a condition, and is '::text || COALESCE((j.jq_state)::text, 'removed'::text)) AS what,
     'drover unblock of the condition clears the list'::text AS next
-   FROM (drover.blocked b
-     LEFT JOIN drover.jobqueue j ON ((j.jq_pk = b.blocked_jq_fk)))
-  WHERE ((j.jq_pk IS NULL) OR (j.jq_state <> 'blocked'::drover.job_state))
+   FROM ((drover.suspect s
+     CROSS JOIN LATERAL ( SELECT blocked.blocked_since
+           FROM drover.blocked
+          WHERE (blocked.blocked_jq_fk = s.suspect_jq_fk)
+         OFFSET 0) b)
+     LEFT JOIN LATERAL ( SELECT jobqueue.jq_pk,
+            jobqueue.jq_job_fk,
+            jobqueue.jq_name,
+            jobqueue.jq_type,
+            jobqueue.jq_args,
+            jobqueue.jq_variables,
+            jobqueue.jq_msq,
+            jobqueue.jq_runonpfile,
+            jobqueue.jq_host,
+            jobqueue.jq_key,
+            jobqueue.jq_tolerate,
+            jobqueue.jq_repeat,
+            jobqueue.jq_queue,
+            jobqueue.jq_urgent,
+            jobqueue.jq_priority,
+            jobqueue.jq_not_before,
+            jobqueue.jq_not_after,
+            jobqueue.jq_wait_until,
+            jobqueue.jq_expires_at,
+            jobqueue.jq_live_key,
+            jobqueue.jq_max_interruptions,
+            jobqueue.jq_retries,
+            jobqueue.jq_timeout,
+            jobqueue.jq_unique_key,
+            jobqueue.jq_delete,
+            jobqueue.jq_mode,
+            jobqueue.jq_state,
+            jobqueue.jq_attempt,
+            jobqueue.jq_owner,
+            jobqueue.jq_schedinfo,
+            jobqueue.jq_interruptions,
+            jobqueue.jq_failures,
+            jobqueue.jq_rescued,
+            jobqueue.jq_retry_at,
+            jobqueue.jq_unmet,
+            jobqueue.jq_has_children,
+            jobqueue.jq_wanted,
+            jobqueue.jq_queued,
+            jobqueue.jq_starttime,
+            jobqueue.jq_endtime,
+            jobqueue.jq_endtext,
+            jobqueue.jq_end_bits,
+            jobqueue.jq_exitcode,
+            jobqueue.jq_signal,
+            jobqueue.jq_result,
+            jobqueue.jq_itemsprocessed,
+            jobqueue.jq_itemsfailed,
+            jobqueue.jq_itemstotal,
+            jobqueue.jq_checkpoint,
+            jobqueue.jq_elapsedtime,
+            jobqueue.jq_processedtime,
+            jobqueue.jq_expected_end,
+            jobqueue.jq_done_by,
+            jobqueue.jq_done_host,
+            jobqueue.jq_done_pid,
+            jobqueue.jq_submitter,
+            jobqueue.jq_resubmit_of,
+            jobqueue.jq_first_start,
+            jobqueue.jq_attempt_start,
+            jobqueue.jq_blocked_count
+           FROM drover.jobqueue
+          WHERE (jobqueue.jq_pk = s.suspect_jq_fk)
+         OFFSET 0) j ON (true))
+  WHERE ((s.suspect_rule = 'not blocked'::text) AND ((j.jq_pk IS NULL) OR (j.jq_state <> 'blocked'::drover.job_state)));
+
+CREATE VIEW drover.impossible AS
+ WITH active AS MATERIALIZED (
+         SELECT scheduler_group.group_name,
+            scheduler_group.group_owner
+           FROM drover.scheduler_group
+          WHERE ((scheduler_group.group_lease_until > now()) AND (scheduler_group.group_taken_at < (now() - '00:02:00'::interval)))
+        )
+ SELECT suspected.rule,
+    suspected.jq_pk,
+    suspected.since,
+    suspected.what,
+    suspected.next
+   FROM drover.suspected
 UNION ALL
  SELECT 'dead owner'::text AS rule,
     min(r.pk) AS jq_pk,
     min(r.hand_since) AS since,
     ((('and '::text || (count(*) - 1)) || ' more are in hand of a scheduler that is gone: '::text) || r.hand_owner) AS what,
     'the next rescan gives them back; if not, drover command step-down'::text AS next
-   FROM (((records r
-     JOIN drover.jobqueue j ON ((j.jq_pk = r.pk)))
+   FROM (((( SELECT in_hand.hand_owner,
+            in_hand.hand_since,
+            unnest(in_hand.hand_jobs) AS pk
+           FROM drover.in_hand
+          WHERE (in_hand.hand_since < (now() - '00:02:00'::interval))) r
+     CROSS JOIN LATERAL ( SELECT j_1.jq_pk,
+            j_1.jq_job_fk,
+            j_1.jq_name,
+            j_1.jq_type,
+            j_1.jq_args,
+            j_1.jq_variables,
+            j_1.jq_msq,
+            j_1.jq_runonpfile,
+            j_1.jq_host,
+            j_1.jq_key,
+            j_1.jq_tolerate,
+            j_1.jq_repeat,
+            j_1.jq_queue,
+            j_1.jq_urgent,
+            j_1.jq_priority,
+            j_1.jq_not_before,
+            j_1.jq_not_after,
+            j_1.jq_wait_until,
+            j_1.jq_expires_at,
+            j_1.jq_live_key,
+            j_1.jq_max_interruptions,
+            j_1.jq_retries,
+            j_1.jq_timeout,
+            j_1.jq_unique_key,
+            j_1.jq_delete,
+            j_1.jq_mode,
+            j_1.jq_state,
+            j_1.jq_attempt,
+            j_1.jq_owner,
+            j_1.jq_schedinfo,
+            j_1.jq_interruptions,
+            j_1.jq_failures,
+            j_1.jq_rescued,
+            j_1.jq_retry_at,
+            j_1.jq_unmet,
+            j_1.jq_has_children,
+            j_1.jq_wanted,
+            j_1.jq_queued,
+            j_1.jq_starttime,
+            j_1.jq_endtime,
+            j_1.jq_endtext,
+            j_1.jq_end_bits,
+            j_1.jq_exitcode,
+            j_1.jq_signal,
+            j_1.jq_result,
+            j_1.jq_itemsprocessed,
+            j_1.jq_itemsfailed,
+            j_1.jq_itemstotal,
+            j_1.jq_checkpoint,
+            j_1.jq_elapsedtime,
+            j_1.jq_processedtime,
+            j_1.jq_expected_end,
+            j_1.jq_done_by,
+            j_1.jq_done_host,
+            j_1.jq_done_pid,
+            j_1.jq_submitter,
+            j_1.jq_resubmit_of,
+            j_1.jq_first_start,
+            j_1.jq_attempt_start,
+            j_1.jq_blocked_count
+           FROM drover.jobqueue j_1
+          WHERE ((j_1.jq_pk = r.pk) AND (j_1.jq_state = 'queued'::drover.job_state) AND (j_1.jq_unmet = 0) AND (j_1.jq_wait_until IS NULL))
+         OFFSET 0) j)
      JOIN drover.queue q ON ((q.queue_name = j.jq_queue)))
      JOIN active a ON ((a.group_name = q.queue_group)))
-  WHERE ((r.hand_owner <> a.group_owner) AND (r.hand_since < (now() - '00:02:00'::interval)) AND (j.jq_state = 'queued'::drover.job_state) AND (j.jq_unmet = 0) AND (j.jq_wait_until IS NULL) AND (NOT (EXISTS ( SELECT
-           FROM tokens t
-          WHERE (t.pk = r.pk)))))
+  WHERE ((r.hand_owner <> a.group_owner) AND (NOT drover.has_token(ROW(j.jq_pk, j.jq_job_fk, j.jq_name, j.jq_type, j.jq_args, j.jq_variables, j.jq_msq, j.jq_runonpfile, j.jq_host, j.jq_key, j.jq_tolerate, j.jq_repeat, j.jq_queue, j.jq_urgent, j.jq_priority, j.jq_not_before, j.jq_not_after, j.jq_wait_until, j.jq_expires_at, j.jq_live_key, j.jq_max_interruptions, j.jq_retries, j.jq_timeout, j.jq_unique_key, j.jq_delete, j.jq_mode, j.jq_state, j.jq_attempt, j.jq_owner, j.jq_schedinfo, j.jq_interruptions, j.jq_failures, j.jq_rescued, j.jq_retry_at, j.jq_unmet, j.jq_has_children, j.jq_wanted, j.jq_queued, j.jq_starttime, j.jq_endtime, j.jq_endtext, j.jq_end_bits, j.jq_exitcode, j.jq_signal, j.jq_result, j.jq_itemsprocessed, j.jq_itemsfailed, j.jq_itemstotal, j.jq_checkpoint, j.jq_elapsedtime, j.jq_processedtime, j.jq_expected_end, j.jq_done_by, j.jq_done_host, j.jq_done_pid, j.jq_submitter, j.jq_resubmit_of, j.jq_first_start, j.jq_attempt_start, j.jq_blocked_count))))
   GROUP BY r.hand_owner
 UNION ALL
  SELECT 'unchecked condition'::text AS rule,
-    ( SELECT min(blocked.blocked_jq_fk) AS min
+    ( SELECT blocked.blocked_jq_fk
            FROM drover.blocked
-          WHERE (blocked.blocked_recovery = recovery.recovery_pk)) AS jq_pk,
+          WHERE (blocked.blocked_recovery = recovery.recovery_pk)
+          ORDER BY blocked.blocked_rank, blocked.blocked_queued, blocked.blocked_jq_fk
+         LIMIT 1) AS jq_pk,
     recovery.recovery_next AS since,
     (('is blocked on '::text || recovery.recovery_condition) || ', whose check is overdue'::text) AS what,
     ('look at refused statements; drover unblock '::text || recovery.recovery_condition) AS next
@@ -5746,6 +6137,16 @@ ALTER TABLE drover.subscription ALTER COLUMN sub_pk ADD GENERATED ALWAYS AS IDEN
     CACHE 1
 );
 
+CREATE TABLE drover.suspect_walk (
+    walk_only boolean DEFAULT true NOT NULL,
+    walk_stage text DEFAULT 'jobs'::text NOT NULL,
+    walk_place bigint DEFAULT '-1'::integer NOT NULL,
+    walk_at timestamp with time zone,
+    walk_ended timestamp with time zone,
+    CONSTRAINT suspect_walk_walk_only_check CHECK (walk_only),
+    CONSTRAINT suspect_walk_walk_stage_check CHECK ((walk_stage = ANY (ARRAY['jobs'::text, 'tokens'::text, 'entries'::text])))
+);
+
 CREATE TABLE drover.tally (
     tally_at timestamp with time zone DEFAULT now() NOT NULL,
     tally_span interval DEFAULT '00:00:00'::interval NOT NULL,
@@ -5945,6 +6346,12 @@ ALTER TABLE ONLY drover.subscription_key
 
 ALTER TABLE ONLY drover.subscription
     ADD CONSTRAINT subscription_pkey PRIMARY KEY (sub_pk);
+
+ALTER TABLE ONLY drover.suspect
+    ADD CONSTRAINT suspect_pkey PRIMARY KEY (suspect_jq_fk, suspect_rule);
+
+ALTER TABLE ONLY drover.suspect_walk
+    ADD CONSTRAINT suspect_walk_pkey PRIMARY KEY (walk_only);
 
 ALTER TABLE ONLY drover.tenant
     ADD CONSTRAINT tenant_pkey PRIMARY KEY (tenant_name);

@@ -1,5 +1,6 @@
 """Statements about jobs and edges for tests of the schema."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -44,3 +45,19 @@ def claim_job(queue: Connection, job: int) -> None:
 def end_job(queue: Connection, job: int, state: str = "done", bits: int = 1) -> None:
     claim_job(queue, job)
     set_columns(queue, job, f"jq_state = '{state}', {ENDED}, jq_end_bits = {bits}")
+
+
+def walk_suspects(ask: Callable[[str], Sequence[Any]]) -> None:
+    """Look at everything for drover.impossible, as daemons do in steps, which may do so meanwhile; `ask` gives rows."""
+    while ask("select 1 where drover.add_up_changes(50000) > 0"):  # or it might not know where jobs are
+        pass
+    ask("update drover.suspect_walk set walk_stage = 'jobs', walk_place = -1, walk_ended = null returning 1")
+    while not ask("select 1 from drover.suspect_walk where walk_ended is not null"):
+        ask("select drover.find_suspects(4000)")
+
+
+def buffers_of(queue: psycopg.Connection[Any], statement: str) -> int:
+    """Carry out a statement, the second time as it is usual, and return how many buffers it looked at."""
+    queue.execute(f"explain {statement}".encode())  # what the session knows of the tables costs buffers once
+    plan = fetch_one(queue, f"explain (analyze, buffers, format json) {statement}")[0]["Plan"]
+    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])

@@ -20,6 +20,7 @@ from scheduler.cli.database_session import running_database
 from scheduler.cli.machine_checks import findings_of_configuration, findings_of_machine, program_finding
 from scheduler.cli.output import FAIL, OK, WARN, Finding, print_findings
 from scheduler.cli.spool_checks import findings_of_spools
+from scheduler.cli.unknown_checks import not_looked
 from scheduler.errors import ConfigError, WorldError
 from scheduler.model.config import Config
 
@@ -27,7 +28,7 @@ UNREACHABLE: Final = 3
 
 
 def check(options: Namespace, config: Config) -> int:
-    """Print every finding; 3 if it is the database that failed, 1 if it is something else."""
+    """Print every finding; 3 if the database failed or could not be looked at, 1 if something else failed."""
     return report(options, config, findings_here(options, config), findings_in_database)
 
 
@@ -48,7 +49,9 @@ def report(
         with running_database(config) as conninfo:
             return print_findings(in_database(config, conninfo), json=options.json) or status
     except WorldError as error:
-        print_findings([(FAIL, str(error))], json=options.json)
+        unlooked = not_looked(error.__cause__)
+        found = (WARN, unlooked.sentence("database")) if unlooked else (FAIL, str(error))
+        print_findings([found], json=options.json)
         return UNREACHABLE
 
 

@@ -5,10 +5,10 @@ All connections of the daemon are open at once, so that a limit of connections s
 
 import os
 import platform
-import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -27,10 +27,10 @@ from scheduler.cli.database_session import (
 )  # fmt: skip
 from scheduler.cli.health import ADDED_BY_SITE, CRITICAL, OF_SITE, Limits, found_by, level_of, sentence
 from scheduler.cli.output import FAIL, OK, WARN, Finding
+from scheduler.cli.unknown_checks import NotLooked, look, not_looked
 from scheduler.database import migrate
-from scheduler.database.connect import ended
+from scheduler.database.connect import advice_for, ended
 from scheduler.drivers.libpq import login_of, readable, writable
-from scheduler.drivers.statements import FILES_REPLACED
 from scheduler.errors import ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
 from scheduler.model.sql_text import bind
@@ -41,24 +41,6 @@ VARIABLE: Final = "DROVER_DATABASE_URL"
 SCHEDULER: Final = "drover_scheduler"
 MSQ: Final = "drover_msq"
 AGENTDB: Final = "drover_agentdb"
-
-# What a server, or libpq, says of a log-in that it refuses, and what to do next; {role} and {keys} are put in.
-ADVICE: Final = (
-    (r'role ".*" does not exist', "run drover init --roles by a login that may create roles, or correct {keys}"),
-    (r"is not permitted to log in", "alter role {role} login"),
-    (r"no pg_hba.conf entry|pg_hba.conf rejects", "let {role} in, in pg_hba.conf, and reload the server"),
-    (r"password authentication failed|no password supplied", "give its password, by {keys} or ~/.pgpass"),
-    (r"authentication failed", "correct the line for {role} in pg_hba.conf, or {keys}"),
-    (r"too many connections for role", "alter role {role} connection limit -1, or as many as are used"),
-    (r"too many connections for database", "raise the connection limit of the database"),
-    (r"permission denied for database", "grant connect on the database to {role}"),
-    (r"remaining connection slots|too many clients", "raise max_connections of the server, or end other sessions"),
-    (r"hot standby", "name the primary in {keys}"),
-    (r"read-only", "name the primary in {keys} if this is a replica, else reset default_transaction_read_only"),
-    (r"database \".*\" does not exist", "create it, or correct {keys}"),
-    (r"could not load library|could not access file|incompatible library", FILES_REPLACED),
-)  # fmt: skip
-OTHER_ADVICE: Final = "look into the log of the server, and correct {keys}"
 
 GROUP_ROLES: Final = (
     "drover_owner", "drover_frontend", "drover_frontend_sql", "drover_tenant", "drover_operator", "drover_readonly",
@@ -115,13 +97,17 @@ def _warnings(session: Session) -> Iterator[Finding]:
     if session.value("public_is_open"):
         problem = "schema public: every role may create tables and functions there, SQL of jobs and agents too"
         yield WARN, f"{problem}; unless that is wanted: revoke create on schema public from public"
-    ((waiting, first, why),) = session.rows("stuck_clean_ups")
-    failed = session.value("failed_clean_ups")
     for restriction in session.restrictions("jobqueue"):
         yield WARN, f"clean-ups: {restriction}"
-    if waiting:
-        yield WARN, f"clean-ups: no agent can do {waiting} that wait, such as job {first}: {why}"
-    if failed:
+    stuck = look(session, partial(session.rows, "stuck_clean_ups"))
+    failed = look(session, partial(session.value, "failed_clean_ups"))
+    for what, found in (("clean-ups that no agent can do", stuck), ("clean-ups that have failed", failed)):
+        if isinstance(found, NotLooked):
+            yield WARN, found.sentence(what)
+    for waiting, first, why in () if isinstance(stuck, NotLooked) else stuck:
+        if waiting:
+            yield WARN, f"clean-ups: no agent can do {waiting} that wait, such as job {first}: {why}"
+    if failed and not isinstance(failed, NotLooked):
         yield WARN, f"clean-ups: {failed} have failed; drover ls -S failed -t cleanup, and drover retry"
 
 
@@ -147,8 +133,11 @@ def _statements(config: Config, conninfo: str) -> Iterator[Finding]:
             for where, text in texts.items():
                 problem = _problem(session.connection, text)
                 yield (FAIL, f"{where}: {problem}") if problem else (OK, where)
-    except WorldError:
-        yield FAIL, "statements: not checked, because the log-in agent-database failed; correct that first"
+    except WorldError as error:
+        unlooked = not_looked(error.__cause__)
+        yield (WARN, unlooked.sentence("statements")) if unlooked else (
+            FAIL, "statements: not checked, because the log-in agent-database failed; correct that first"
+        )  # fmt: skip
     except DroverError as error:
         yield FAIL, f"statements: cannot be prepared as {AGENTDB}: {error}"
 
@@ -218,7 +207,7 @@ def _try_login(login: Login, held: ExitStack) -> Finding:
         is_right = login.connection not in ("queue", "watch") or session.value("may_register")
         most = session.value("role_connection_limit")
     except psycopg.Error as error:
-        return FAIL, refused(who, error, login.role, login.keys)
+        return _refused(who, error, login.role, login.keys)
     if not is_right and login.keys == VARIABLE:  # perhaps a person runs the check
         problem = f"this role may not register a scheduler: {VARIABLE} is not a daemon's login"
         return WARN, f"{who}: {problem}; unset it to check [database] url"
@@ -230,11 +219,18 @@ def _try_login(login: Login, held: ExitStack) -> Finding:
     return OK, who
 
 
+def _refused(who: str, error: psycopg.Error, role: str, keys: str) -> Finding:
+    """Return that a log-in is refused or lacks a right, or that a time limit or a lock left this open."""
+    unlooked = not_looked(error)
+    if unlooked and not isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return WARN, unlooked.sentence(who)
+    return FAIL, refused(who, error, role, keys)
+
+
 def refused(who: str, error: psycopg.Error, role: str, keys: str) -> str:
     """Return what the server says of a log-in that it refuses, and what to do next."""
     refusal = str(error).removeprefix("connection failed: ")
-    advice = next((words for pattern, words in ADVICE if re.search(pattern, refusal)), OTHER_ADVICE)
-    return f"{who}: {refusal}; {advice.format(role=role, keys=keys)}"
+    return f"{who}: {refusal}; {advice_for(refusal).format(role=role, keys=keys)}"
 
 
 # ---- what drover doctor tries
@@ -246,8 +242,11 @@ def tried_in_database(config: Config, conninfo: str) -> Iterator[Finding]:
     own = conninfo_of_daemon(config, conninfo)
     try:
         yield from _server(writable(own), sum(login.sessions for login in logins(config, own)))
-    except (psycopg.Error, ConfigError):
-        yield FAIL, "server: not examined further: a log-in of the daemon fails, see above"
+    except (psycopg.Error, ConfigError) as error:
+        unlooked = not_looked(error)
+        yield (WARN, unlooked.sentence("server")) if unlooked else (
+            FAIL, "server: not examined further: a log-in of the daemon fails, see above"
+        )  # fmt: skip
     if config.database.people_url:
         yield _people(config.database.people_url)
 
@@ -313,6 +312,6 @@ def _people(url: str) -> Finding:
         with open_session(url) as session:
             may = session.value("is_operator")
     except psycopg.Error as error:
-        return FAIL, refused(who, error, "this role", "people_url in [database]")
+        return _refused(who, error, "this role", "people_url in [database]")
     problem = "the role is no member of drover_operator, so it only reads"
     return (OK, who) if may else (WARN, f"{who}: {problem}; grant drover_operator to it, if it is to command")

@@ -24,7 +24,7 @@ from psycopg.types.json import set_json_loads
 from scheduler.cli.config_files import EMBEDDED, is_embedded_url, with_password
 from scheduler.cli.output import Table, warn
 from scheduler.database import migrate
-from scheduler.database.connect import cancelled, connected, set_safe_path, unreachable
+from scheduler.database.connect import RAISE_LIMIT, cancelled, connected, set_safe_path, unreachable
 from scheduler.drivers.statements import STANDARD, Query, lacks_files, setting, texts
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
@@ -338,8 +338,11 @@ def update_or_check(config: Config, conninfo: str) -> None:
 
 
 @contextmanager
-def translated_errors(next_step: str = BE_ANOTHER) -> Iterator[None]:
-    """Raise errors of psycopg as ours, by whose fault they are; `next_step` is for a login that lacks a right."""
+def translated_errors(next_step: str = BE_ANOTHER, if_cancelled: str = RAISE_LIMIT) -> Iterator[None]:
+    """Raise errors of psycopg as ours, by whose fault they are.
+
+    `next_step` is for a login that lacks a right, `if_cancelled` for a statement that took too long.
+    """
     try:
         yield
     except psycopg.Error as error:
@@ -356,7 +359,7 @@ def translated_errors(next_step: str = BE_ANOTHER) -> Iterator[None]:
                 advice = "try again, or raise max_standby_streaming_delay of the replica"
                 raise WorldError(f"the database cancelled the query: {said}; {advice}") from error
             case psycopg.errors.QueryCanceled():
-                raise WorldError(cancelled(error)) from error
+                raise WorldError(cancelled(error, if_cancelled)) from error
             case psycopg.errors.LockNotAvailable() if not error.diag.constraint_name:
                 raise WorldError(f"the database is in use: {said}; try again") from error
             case psycopg.IntegrityError() | psycopg.DataError() | psycopg.errors.LockNotAvailable():

@@ -1,13 +1,15 @@
 """Warnings: what keeps jobs waiting and what harms the database, each with the next step; `drover health` prints them.
 
 Each warning is a statement of schema/cli.sql that returns (who, age, what), and what to do next if that differs from
-row to row. Changes nothing.
+row to row. Changes nothing. A check that could not look is no finding: its warning is `not looked for`, of level
+unknown.
 """
 
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 from shlex import quote
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +18,7 @@ import psycopg
 from scheduler.cli.database_session import ALL, Session, connect
 from scheduler.cli.output import as_json, cell, printable
 from scheduler.cli.schema_names import schema_names
+from scheduler.cli.unknown_checks import NotLooked, look, not_looked
 from scheduler.drivers.statements import FILES_REPLACED, lacks_files
 from scheduler.errors import DroverError
 from scheduler.model.config import Config
@@ -55,11 +58,14 @@ STOPPED: Final = "stopped by site"
 CRITICAL_KINDS: Final = {
     "no scheduler", "agents failed", "refused", "connection", "impossible", "notifications", "database", STOPPED
 }  # fmt: skip
-NO_REASONS: Final = {"hidden"}
+HIDDEN: Final = "hidden"  # what a role never sees is no reason: a note says it
+NOT_LOOKED_FOR: Final = "not looked for"
+UNKNOWN_KINDS: Final = {HIDDEN, NOT_LOOKED_FOR}
 # Warnings that only a role finds which may read all of a table.
 READERS_OF: Final = {"impossible": "impossible", "filters refused": "impossible", "lost role": "subscription"}
-OK, WARNING, CRITICAL = "ok", "warning", "critical"
-STATUS: Final = {OK: 0, WARNING: 1, CRITICAL: 2}
+OK, UNKNOWN, WARNING, CRITICAL = "ok", "unknown", "warning", "critical"
+# Exit statuses of monitoring plug-ins, the worst last: what was found tells more than what was not looked for.
+STATUS: Final = {OK: 0, UNKNOWN: 3, WARNING: 1, CRITICAL: 2}
 UNSERVED_NEXT: Final = {  # what to do where jobs wait for a type, by the reason
     "disabled": "drover agent enable {type}",
     "not configured": "configure it, or cancel them: drover cancel --type {type}",
@@ -92,7 +98,7 @@ ADDED_BY_SITE: Final = Check("site object", "site_additions", "")  # which may s
 OF_DATABASE: Final = (
     *OF_SITE,
     Check("impossible", "impossible_rows", "report it"),
-    Check("hidden", "statistics_hidden",
+    Check(HIDDEN, "statistics_hidden",
           "look as drover_operator, or let a superuser grant pg_read_all_stats to this role"),
     Check("setting off", "settings_off", "switch it on, and reload"),
     Check("no autovacuum", "tables_without_autovacuum", "alter table ... reset (autovacuum_enabled)"),
@@ -111,7 +117,7 @@ OF_DATABASE: Final = (
 
 
 def show_health(options: Namespace, config: Config) -> int:
-    """Print a line for each warning of the group; return 0 if there is none, 2 if one is critical, else 1."""
+    """Print a line for each warning of the group; return the exit status of the worst of them, by STATUS."""
     name = options.group or config.scheduler.group
     head, unseen = "", list[str]()
     try:
@@ -119,9 +125,11 @@ def show_health(options: Namespace, config: Config) -> int:
             group = read_group(session, name)
             unseen = session.restrictions("jobqueue", "scheduler_status")
             head = headline(group)
-            found = [*reasons(group, [*group_warnings(session, name), *database_warnings(session, Limits())])]
+            warnings = [*group_warnings(session, name), *database_warnings(session, Limits())]
+            unseen += [f"{who} {what}" for kind, who, _, what, _ in warnings if kind == HIDDEN]
+            found = [*reasons(group, warnings)]
     except DroverError as error:
-        found = [("database", "", None, " ".join(str(error).split()), "")]
+        found = [_unread(error)]
     level = max((level_of(row) for row in found), key=list(STATUS).index, default=OK)
     if options.json:
         records = [{"level": level_of(row), **dict(zip(COLUMNS, row, strict=True))} for row in found]
@@ -132,16 +140,27 @@ def show_health(options: Namespace, config: Config) -> int:
     return STATUS[level]
 
 
+def _unread(error: DroverError) -> Row:
+    """Return the only warning where the database, or the group, could not be read."""
+    if unlooked := not_looked(error.__cause__):
+        return _not_looked_for("everything", unlooked)
+    return "database", "", None, " ".join(str(error).split()), ""
+
+
+def _not_looked_for(kind: str, unlooked: NotLooked) -> Row:
+    return NOT_LOOKED_FOR, kind, None, unlooked.why, unlooked.next
+
+
 def reasons(group: Mapping[str, Any], warnings: Sequence[Row]) -> Iterator[Row]:
     """Yield the warnings that count for the exit status, and that no scheduler is active although no job waits."""
     if not group["active"] and not any(kind == "no scheduler" for kind, *_ in warnings):
         yield "no scheduler", f"group {group['name']}", None, "no scheduler is active", OF_GROUP[0].next
-    yield from (row for row in warnings if row[0] not in NO_REASONS)
+    yield from (row for row in warnings if row[0] != HIDDEN)
 
 
 def level_of(row: Row) -> str:
     """Return how bad a warning is."""
-    return CRITICAL if row[0] in CRITICAL_KINDS else WARNING
+    return UNKNOWN if row[0] in UNKNOWN_KINDS else CRITICAL if row[0] in CRITICAL_KINDS else WARNING
 
 
 def sentence(row: Row) -> tuple[str, str]:
@@ -170,37 +189,59 @@ def headline(group: Mapping[str, Any]) -> str:
 def group_warnings(session: Session, group: str) -> Iterator[Row]:
     """Yield what keeps the work of a group waiting; nothing for a role that may not see it."""
     for kind, statement, next_step in OF_GROUP:
-        for who, age, what in session.rows(statement, group=group):
+        found = look(session, partial(session.rows, statement, group=group))
+        if isinstance(found, NotLooked):
+            yield _not_looked_for(kind, found)
+            continue
+        for who, age, what in found:
             yield kind, who, age, what, next_step.replace("TYPE", who.removeprefix("type "))
-    for row in session.records("unserved_types"):
+    yield from _unserved(session, group)
+
+
+def _unserved(session: Session, group: str) -> Iterator[Row]:
+    """Yield the types and queues that no scheduler serves, though jobs wait for them."""
+    types = look(session, partial(session.records, "unserved_types"))
+    queues = look(session, partial(session.records, "unknown_queues"))
+    for found in (types, queues):
+        if isinstance(found, NotLooked):
+            yield _not_looked_for("unserved", found)
+    for row in () if isinstance(types, NotLooked) else types:
         if row["group"] == group:
             what = f"no scheduler serves it, it is {row['reason']}; jobs that wait: {row['jobs']}"
             next_step = UNSERVED_NEXT[row["reason"]].format(type=quote(row["type"]))
             yield "unserved", f"type {row['type']}", None, what, next_step
-    for row in session.records("unknown_queues"):
+    for row in () if isinstance(queues, NotLooked) else queues:
         what = f"no scheduler has this queue; jobs that wait: {row['jobs']}, of type {row['types']}"
         yield "unserved", f"queue {row['queue']}", None, what, "add it to the configuration, or with drover queue add"
 
 
 def database_warnings(session: Session, limits: Limits) -> Iterator[Row]:
-    """Yield everything that is wrong with the database at this moment; a check that fails is a warning itself."""
+    """Yield everything that is wrong with the database at this moment, and what could not be looked for."""
     yield from _unusable_sessions(session)
     yield from found_by(OF_DATABASE, session, limits)
+    if session.access["impossible"] == ALL:
+        yield from _walk_that_stands(session, limits)
 
 
 def found_by(checks: Iterable[Check], session: Session, limits: Limits) -> Iterator[Row]:
-    """Yield what these checks find, as far as the role may look; one that fails is a warning itself."""
+    """Yield what these checks find, as far as the role may look, and what could not be looked for."""
     values = asdict(limits) | schema_names()
     may_not = {kind for kind, table in READERS_OF.items() if session.access[table] != ALL}
     for kind, statement, next_step in (check for check in checks if check.kind not in may_not):
-        try:
-            with session.connection.transaction(force_rollback=True):  # which takes the settings back as well
-                session.rows("limit_statement", **values)
-                found = session.rows(statement, **values)
-        except (psycopg.errors.QueryCanceled, psycopg.errors.InsufficientPrivilege) as error:
-            found = [("nobody", None, f"could not be looked for: {error.diag.message_primary or error}")]
+        found = look(session, partial(session.rows, statement, **values), limits.timeout_ms)
+        if isinstance(found, NotLooked):
+            yield _not_looked_for(kind, found)
+            continue
         for who, age, what, *own in found:
             yield kind, who, age, what, own[0] if own else next_step
+
+
+def _walk_that_stands(session: Session, limits: Limits) -> Iterator[Row]:
+    """Yield that no scheduler looks for impossible rows; a scheduler of a version before has never done so."""
+    found = look(session, partial(session.rows, "impossible_not_looked_for"), limits.timeout_ms)
+    for age, is_first in () if isinstance(found, NotLooked) else found:
+        what = "no scheduler has looked yet" if is_first else "no scheduler has looked since"
+        yield NOT_LOOKED_FOR, "impossible", age, what, "start a scheduler of this version: it looks by itself"
 
 
 def _unusable_sessions(session: Session) -> Iterator[Row]:

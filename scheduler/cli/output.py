@@ -114,7 +114,7 @@ def as_json(value: Any) -> str:
 
 def _json_value(value: object) -> object:
     if isinstance(value, timedelta):
-        return value.total_seconds()
+        return passed(value).total_seconds()
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
@@ -200,13 +200,21 @@ def cell(value: Any) -> str:
         case datetime():
             return f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
         case timedelta():
-            return str(timedelta(seconds=int(value.total_seconds())))
+            return str(timedelta(seconds=int(passed(value).total_seconds())))
     return printable(str(value))
+
+
+def passed(length: timedelta) -> timedelta:
+    """Return a length of time, and 0 for one below it.
+
+    A row that was written after our transaction began, or by a machine whose clock is ahead, is younger than now().
+    """
+    return max(length, timedelta(0))
 
 
 def span(seconds: float) -> str:
     """Return a length of time with its two greatest units: `40 s`, `3 min 20 s`, `5 h 2 min`, `2 d 4 h`."""
-    whole = round(seconds)
+    whole = max(round(seconds), 0)
     for unit, name, below, lesser in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if whole >= unit:
             rest = whole % unit // below

@@ -144,7 +144,7 @@ def _with(text: str, more: str | None) -> str:
 
 
 def _after(at: Any, verb: str, length: timedelta | None) -> str:
-    return "" if at is None else f"{cell(at)}, {verb} {cell(length)}"
+    return "" if at is None else cell(at) if length is None else f"{cell(at)}, {verb} {cell(length)}"
 
 
 def _host(job: dict[str, Any]) -> str:

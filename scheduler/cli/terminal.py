@@ -14,7 +14,7 @@ from rich.text import Text
 
 STATE_COLUMNS: Final = {"state", "outcome", "role", "warning", "status"}  # whose words say how things are
 STYLES: Final = {
-    "critical": "red", "warning": "yellow",
+    "critical": "red", "warning": "yellow", "unknown": "magenta",
     "failed": "red", "ST_FAIL": "red", "gone?": "red", "rescued": "red", "interrupted": "red",
     "blocked": "yellow", "held": "yellow", "draining": "yellow", "given back": "yellow", "retry": "yellow",
     "running": "green", "claimed": "green", "ST_RUNNING": "green", "owner": "green",

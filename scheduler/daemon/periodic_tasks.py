@@ -42,6 +42,9 @@ OWN_AGE_S: Final = 10.0  # a row of ours that is this old and not in memory was 
 MOST_NAMED: Final = 100  # queues that do not exist
 COUNT_GAP_S: Final = 5.0  # between two statements for drover metrics, while there is something to count
 FOLDED: Final = 10_000  # rows of what was counted that are folded at once
+SUSPECTS: Final = 2000  # rows that one step of the walk looks at for drover.impossible: some 30 ms of the server
+SUSPECTS_GAP_S: Final = 2.0  # between two steps of a walk
+SUSPECTS_PAUSE_S: Final = 60.0  # between two walks
 ADDED_UP: Final = 50_000  # changes of jobs at a time
 RECOUNTED: Final = 4  # zones of jobs at a time, if the counts may be wrong
 DAY_S: Final = 86_400.0  # from one pass over what is long over to the next
@@ -78,6 +81,7 @@ class PeriodicTasks:
             "schedules": self._start_schedules,
             "deliveries": self._go_on_with_deliveries,
             "tidy": self._tidy_events,
+            "suspects": self._find_suspects,
             "rescan": self._rescan,
             "rescue": self.give_back_lost,
             "detached": self._find_detached,
@@ -111,7 +115,11 @@ class PeriodicTasks:
         at_once = dict.fromkeys(
             ("read commands", "tables", "due", "recovery", "starts", "deliveries", "all", "flush", "detached"), now
         )
-        later = {"rescan": now + min(rescan_s, self._timers.rescan), "rescue": now + OWN_AGE_S}
+        later = {
+            "rescan": now + min(rescan_s, self._timers.rescan),
+            "rescue": now + OWN_AGE_S,
+            "suspects": now + OWN_AGE_S,
+        }
         self._due = dict.fromkeys(self._tasks, NEVER) | at_once | later
         self._knows_conditions = False
         self._core.report.show_hosts_again()
@@ -223,6 +231,12 @@ class PeriodicTasks:
 
     def _tidy_events(self) -> Steps[None]:
         yield from self._deliveries.tidy(self._ask)
+
+    def _find_suspects(self) -> Steps[None]:
+        """Make a step of the walk that finds what cannot be; many rows take many steps, so that none is dear."""
+        self._due["suspects"] = self._loop.now + SUSPECTS_PAUSE_S
+        if [row[0] for row in (yield from self._ask("find_suspects", most=SUSPECTS))] == [b"f"]:
+            self._due["suspects"] = self._loop.now + SUSPECTS_GAP_S
 
     def _rescan(self) -> Steps[None]:
         """Find what was missed: dependencies that are not settled, queues, rows of ours that got lost, wake-ups."""

@@ -4,6 +4,7 @@ Also what its errors mean to the operator, and what to do next.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from select import POLLRDHUP, poll
@@ -24,6 +25,30 @@ select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)
  where pg_catalog.pg_backend_pid() operator(pg_catalog.=) %s::pg_catalog.int4
 """
 TOO_MANY: Final = "too many connections for"  # this role, or this database
+
+# Of an answer of a server to a log-in: libpq has `failed: FATAL:  text`, with two blanks, in any language.
+ANSWER: Final = re.compile(r"failed: \S+:  (.*)", re.DOTALL)
+GONE: Final = ("08", "57P")  # SQLSTATEs of a session that is lost, and of a server that starts or ends
+
+# What a server, or libpq, says of a log-in that it refuses, and what to do next; {role} and {keys} are put in.
+ADVICE: Final = (
+    (r'role ".*" does not exist', "run drover init --roles by a login that may create roles, or correct {keys}"),
+    (r"is not permitted to log in", "alter role {role} login"),
+    (r"no pg_hba.conf entry|pg_hba.conf rejects", "let {role} in, in pg_hba.conf, and reload the server"),
+    (r"password authentication failed|no password supplied", "give its password, by {keys} or ~/.pgpass"),
+    (r"authentication failed", "correct the line for {role} in pg_hba.conf, or {keys}"),
+    (r"too many connections for role", "alter role {role} connection limit -1, or as many as are used"),
+    (r"too many connections for database", "raise the connection limit of the database"),
+    (r"permission denied for database", "grant connect on the database to {role}"),
+    (r"remaining connection slots|too many clients", "raise max_connections of the server, or end other sessions"),
+    (r"database system is", "try again in a moment: the server starts, ends or recovers"),
+    (r"hot standby", "name the primary in {keys}"),
+    (r"read-only", "name the primary in {keys} if this is a replica, else reset default_transaction_read_only"),
+    (r"database \".*\" does not exist", "create it, or correct {keys}"),
+    (r"could not load library|could not access file|incompatible library", FILES_REPLACED),
+)  # fmt: skip
+RAISE_LIMIT: Final = "try again, or raise statement_timeout of the role or the database"
+OTHER_ADVICE: Final = "look into the log of the server, and correct {keys}"
 
 
 @contextmanager
@@ -94,18 +119,27 @@ def translated(next_step: str) -> Iterator[None]:
 
 
 def unreachable(error: psycopg.Error) -> str:
-    """Return why a database is not reached, or not usable, and what to do next.
+    """Return why a database is not reached, refuses the log-in, or a statement, and what to do next.
 
-    Neither a role of ours that is missing nor a server whose files were replaced is a wrong url.
+    A server that answers is reached: the url need not be wrong.
     """
     if lacks_files(str(error), error.sqlstate):
         return f"database not usable: {error}; {FILES_REPLACED}"
-    is_role = 'role "drover_' in str(error) and "does not exist" in str(error)
-    advice = "run drover init --roles by a login that may create roles" if is_role else "check [database] url"
-    return f"database not reachable: {error}; {advice}"
+    if error.sqlstate and not error.sqlstate.startswith(GONE):
+        said = error.diag.message_primary or str(error)
+        return f"the database refuses it: {said} (SQLSTATE {error.sqlstate}); look into the log of the server"
+    if answer := ANSWER.search(str(error)):
+        advice = advice_for(answer[1]).format(role="ROLE", keys="[database] url")
+        return f"database refuses the log-in: {answer[1]}; {advice}"
+    return f"database not reachable: {error}; check [database] url"
 
 
-def cancelled(error: psycopg.errors.QueryCanceled) -> str:
-    """Return why the server cancelled a statement: a time limit, unless it was ended by hand."""
+def advice_for(refusal: str) -> str:
+    """Return what to do next where a log-in is refused; {role} and {keys} are to be put in."""
+    return next((words for pattern, words in ADVICE if re.search(pattern, refusal)), OTHER_ADVICE)
+
+
+def cancelled(error: psycopg.errors.QueryCanceled, next_step: str = RAISE_LIMIT) -> str:
+    """Return why the server cancelled a statement, and what to do next: a time limit, unless it was ended by hand."""
     reason = error.diag.message_primary or str(error)
-    return f"a statement was cancelled: {reason}; try again, or raise statement_timeout of the role or the database"
+    return f"a statement was cancelled: {reason}; {next_step}"

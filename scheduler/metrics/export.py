@@ -4,8 +4,9 @@ import os
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -16,6 +17,7 @@ from prometheus_client.registry import Collector
 from scheduler.cli.config_files import is_embedded_url
 from scheduler.cli.database_session import connect, people_database
 from scheduler.cli.output import warn
+from scheduler.cli.unknown_checks import NO_PRIVILEGE, NotLooked, look
 from scheduler.cli.web_and_metrics import address, cannot_listen
 from scheduler.errors import ConfigError, DroverError
 from scheduler.metrics.families import STATEMENTS, families
@@ -37,6 +39,7 @@ class Exporter(Collector):
         self._read_at = -FRESH_S
         self._metrics: list[Metric] = []
         self._trouble = ""  # the last error, which was printed
+        self._unread: set[str] = set()  # statements that could not look the last time
         os.environ.setdefault("PGCONNECT_TIMEOUT", str(CONNECT_LIMIT_S))
 
     @property
@@ -53,26 +56,53 @@ class Exporter(Collector):
             return self._metrics
 
     def _read(self) -> list[Metric]:
-        began, trouble, metrics = monotonic(), "", []
+        began, trouble = monotonic(), ""
+        metrics: list[Metric] = []
+        unread: dict[str, NotLooked] = {}
         try:
-            metrics = self._read_database()
+            metrics, unread = self._read_database()
         except DroverError as error:
             trouble = " ".join(str(error).split())
-        if trouble and trouble != self._trouble:
-            warn(f"drover_up is 0: {trouble}")
-        self._trouble = trouble
+        self._warn_once(trouble, unread)
         up = GaugeMetricFamily("drover_up", "Whether the database could be read.", value=float(not trouble))
         took = GaugeMetricFamily("drover_scrape_seconds", "Time that it took to read it.", value=monotonic() - began)
-        return [up, took, *metrics]
+        return [up, took, *metrics, _not_looked_for(unread)]
 
-    def _read_database(self) -> list[Metric]:
-        """Return what the database knows, all of the same moment. Errors: DroverError."""
+    def _warn_once(self, trouble: str, unread: Mapping[str, NotLooked]) -> None:
+        """Print what cannot be read, unless that was printed the last time."""
+        if trouble and trouble != self._trouble:
+            warn(f"drover_up is 0: {trouble}")
+        for name in sorted(unread.keys() - self._unread):
+            warn(unread[name].sentence(name))
+        self._trouble, self._unread = trouble, set(unread)
+
+    def _read_database(self) -> tuple[list[Metric], dict[str, NotLooked]]:
+        """Return what the database knows, all of the same moment, and what could not be looked for, by statement.
+
+        Errors: DroverError.
+        """
         with connect(self._config) as session:
             session.run("limit_session", limit_ms=str(STATEMENT_LIMIT_MS))
             session.run("be_visitor")
             with session.connection.transaction():
                 session.run("one_moment")
-                return list(families({name: session.records(name) for name in STATEMENTS}))
+                read = {name: look(session, partial(session.records, name)) for name in STATEMENTS}
+        unread = {name: rows for name, rows in read.items() if isinstance(rows, NotLooked)}
+        for rows in unread.values():
+            if rows.reason == NO_PRIVILEGE:  # the exporter runs as a role that never sees it
+                raise ConfigError(f"{rows.message}: {rows.next}")
+        metrics = families({name: [] if isinstance(rows, NotLooked) else rows for name, rows in read.items()})
+        return list(metrics), unread
+
+
+def _not_looked_for(unread: Iterable[str]) -> Metric:
+    """Return the metric of the statements that could not look; those of all others are complete."""
+    told = GaugeMetricFamily(
+        "drover_not_looked_for", "A statement that could not look: its metrics are missing.", labels=("statement",)
+    )
+    for name in unread:
+        told.add_metric([name], 1.0)
+    return told
 
 
 def export(options: Namespace, config: Config) -> int:

@@ -24,6 +24,10 @@ MOST_SESSIONS: Final = 4  # of one login
 WAIT_S: Final = 10.0  # for a free session
 IDLE_S: Final = 60.0  # then a session is closed
 STATEMENT_LIMIT_MS: Final = 10_000
+TOO_LONG: Final = (  # no setting of the server changes that
+    f"a statement of a page may take {STATEMENT_LIMIT_MS // 1000} s: choose fewer jobs, by type, queue or age, "
+    "or ask by a command: drover ls, drover status"
+)
 CONNECT_LIMIT_S: Final = 10
 Result = TypeVar("Result")
 
@@ -55,7 +59,7 @@ class Login:
         if not self._places.acquire(timeout=WAIT_S):
             raise WorldError("the database answers too slowly: all sessions of the dashboard are busy")
         try:
-            with translated_errors("sign in as a role that has the right"):
+            with translated_errors("sign in as a role that has the right", TOO_LONG):
                 session, close = self._taken() or self._opened()
                 try:
                     yield session

@@ -10,10 +10,12 @@ select j.jq_pk, j.jq_type, coalesce(j.jq_queue, '') as jq_queue, coalesce(j.jq_h
        j.jq_submitter::text as jq_submitter, j.jq_queued,
        case j.jq_state when 'queued' then 'claimed' else j.jq_state end as jq_state
   from (select distinct unnest(hand_jobs) as pk from drover.in_hand) h
-  join drover.jobqueue j on j.jq_pk = h.pk
- where j.jq_state in ('claimed', 'running')
-    or j.jq_state = 'queued' and j.jq_unmet = 0 and j.jq_wait_until is null and j.jq_type <> 'command'
-       and not drover.has_token(j);
+ cross join lateral (  -- one by one, however many a server expects that has not looked at the tables yet
+   select * from drover.jobqueue j
+    where j.jq_pk = h.pk
+      and (j.jq_state in ('claimed', 'running')
+           or j.jq_state = 'queued' and j.jq_unmet = 0 and j.jq_wait_until is null and j.jq_type <> 'command'
+              and not drover.has_token(j)) offset 0) j;
 
 -- Jobs by their state in drover.jobs: those in hand are not queued any more. `waits_for` says of queued ones `jobs`, or
 -- `time`, or is null: they may be claimed.

@@ -1,11 +1,16 @@
-"""What drover.impossible finds: rows that were broken behind the back of the triggers, and nothing else."""
+"""What drover.impossible finds: rows that were broken behind the back of the triggers, and nothing else.
 
+It reads what the walk of drover.find_suspects found; a whole walk is made here before each look, as the daemon makes it
+in steps.
+"""
+
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 
-from tests.schema_tools import add_job, claim_job, end_job, fetch_all, set_columns
+from tests.schema_tools import add_job, buffers_of, claim_job, end_job, fetch_all, set_columns, walk_suspects
 
 OWNER = "11111111-1111-1111-1111-111111111111"
 OTHER = "22222222-2222-2222-2222-222222222222"
@@ -15,6 +20,9 @@ values ('default', '{OWNER}', now() + interval '1 hour', now() - interval '1 hou
 insert into drover.queue (queue_name, queue_group) values ('default', 'default') on conflict do nothing;
 """
 FOUND = "select rule, jq_pk from drover.impossible"
+STEP = 4000  # rows that a step of the daemon looks at
+MANY = 20_000
+FILL = "insert into drover.jobqueue (jq_type) select 'noop' from generate_series(1, %s)"
 BLOCK = "jq_state = 'blocked', jq_owner = null, jq_starttime = null, jq_endtext = 'blocked: tape'"
 
 
@@ -23,6 +31,12 @@ def active(queue: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
     """Return a connection of the owner, to a database with a group that has been served for an hour."""
     queue.execute(ACTIVE.encode())
     return queue
+
+
+def found(queue: psycopg.Connection[Any]) -> list[Any]:
+    """Return rule and job of all that cannot be, after a whole walk."""
+    walk_suspects(partial(fetch_all, queue))
+    return fetch_all(queue, FOUND)
 
 
 def behind(queue: psycopg.Connection[Any], statement: str, *values: object) -> None:
@@ -39,27 +53,27 @@ def test_jobs_in_every_state_are_possible_t119(active: psycopg.Connection[Any]) 
     active.execute("delete from drover.claimable where %s = any (coalesce(claim_jobs, array[claim_first]))", (jobs[1],))
     active.execute("insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)", (jobs[2], jobs[3]))
     set_columns(active, jobs[4], "jq_wait_until = now() + interval '1 hour'")
-    assert fetch_all(active, FOUND) == []
+    assert found(active) == []
 
 
 def test_a_queued_job_that_no_claim_can_find_is_told_t119(active: psycopg.Connection[Any]) -> None:
     job = add_job(active)
     active.execute("delete from drover.claimable")
-    assert fetch_all(active, FOUND) == [("no token", job)]
+    assert found(active) == [("no token", job)]
 
 
 def test_a_job_in_hand_by_a_record_is_possible_t119(active: psycopg.Connection[Any]) -> None:
     job = add_job(active)
     active.execute("delete from drover.claimable")
     active.execute("insert into drover.in_hand values (%s, array[%s::bigint])", (OWNER, job))
-    assert fetch_all(active, FOUND) == []
+    assert found(active) == []
 
 
 def test_a_token_of_a_job_that_ended_is_told_t119(active: psycopg.Connection[Any]) -> None:
     job = add_job(active)
     ended = "jq_state = 'cancelled', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2"
     behind(active, f"update drover.jobqueue set {ended}")
-    assert fetch_all(active, FOUND) == [("token of an ended job", job)]
+    assert found(active) == [("token of an ended job", job)]
 
 
 def test_a_blocked_job_without_a_condition_is_told_t119(active: psycopg.Connection[Any]) -> None:
@@ -67,9 +81,9 @@ def test_a_blocked_job_without_a_condition_is_told_t119(active: psycopg.Connecti
     claim_job(active, job)
     active.execute("delete from drover.claimable")
     set_columns(active, job, BLOCK)
-    assert fetch_all(active, FOUND) == []
+    assert found(active) == []
     active.execute("delete from drover.blocked")
-    assert fetch_all(active, FOUND) == [("no condition", job)]
+    assert found(active) == [("no condition", job)]
 
 
 def test_an_entry_of_a_job_that_is_not_blocked_is_told_t119(active: psycopg.Connection[Any]) -> None:
@@ -78,7 +92,7 @@ def test_an_entry_of_a_job_that_is_not_blocked_is_told_t119(active: psycopg.Conn
     active.execute("delete from drover.claimable")
     set_columns(active, job, BLOCK)
     behind(active, "update drover.jobqueue set jq_state = 'held'")
-    assert fetch_all(active, FOUND) == [("not blocked", job)]
+    assert found(active) == [("not blocked", job)]
 
 
 def test_records_of_a_dead_owner_are_told_as_one_row_t119(active: psycopg.Connection[Any]) -> None:
@@ -86,41 +100,41 @@ def test_records_of_a_dead_owner_are_told_as_one_row_t119(active: psycopg.Connec
     active.execute("delete from drover.claimable")
     record = "insert into drover.in_hand values (%s, array[%s, %s]::bigint[], now() - interval '1 hour')"
     active.execute(record, (OTHER, first, second))
-    assert fetch_all(active, FOUND) == [("dead owner", first)]
+    assert found(active) == [("dead owner", first)]
 
 
 def test_a_claimed_job_of_another_owner_is_told_t119(active: psycopg.Connection[Any]) -> None:
     job = add_job(active)
     claim_job(active, job)
     active.execute("delete from drover.claimable")
-    assert fetch_all(active, FOUND) == [("wrong owner", job)]
+    assert found(active) == [("wrong owner", job)]
 
 
 def test_a_running_job_whose_queue_is_gone_is_told_t119(active: psycopg.Connection[Any]) -> None:
     job = add_job(active, jq_queue="q")
     set_columns(active, job, f"jq_state = 'claimed', jq_owner = '{OWNER}', jq_starttime = now()")
     active.execute("delete from drover.claimable")
-    assert fetch_all(active, FOUND) == [("no queue", job)]
+    assert found(active) == [("no queue", job)]
 
 
 def test_a_job_that_waits_for_no_dependency_is_told_t119(active: psycopg.Connection[Any]) -> None:
     parent, child = add_job(active), add_job(active)
     active.execute("insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)", (child, parent))
     behind(active, "delete from drover.jobdepends")
-    assert fetch_all(active, FOUND) == [("no dependency", child)]
+    assert found(active) == [("no dependency", child)]
 
 
 def test_a_job_that_is_long_due_is_told_t119(active: psycopg.Connection[Any]) -> None:
     job = add_job(active, jq_not_before="2100-01-01")
     behind(active, "update drover.jobqueue set jq_wait_until = now() - interval '1 hour'")
-    assert fetch_all(active, FOUND) == [("overdue", job)]
+    assert found(active) == [("overdue", job)]
 
 
 def test_what_is_only_late_is_no_matter_while_no_scheduler_is_active_t119(active: psycopg.Connection[Any]) -> None:
     add_job(active, jq_not_before="2100-01-01")
     behind(active, "update drover.jobqueue set jq_wait_until = now() - interval '1 hour'")
     active.execute("update drover.scheduler_group set group_lease_until = now() - interval '1 s'")
-    assert fetch_all(active, FOUND) == []
+    assert found(active) == []
 
 
 def test_a_condition_whose_check_is_overdue_is_told_t119(active: psycopg.Connection[Any]) -> None:
@@ -129,7 +143,81 @@ def test_a_condition_whose_check_is_overdue_is_told_t119(active: psycopg.Connect
     active.execute("delete from drover.claimable")
     set_columns(active, job, BLOCK)
     active.execute("update drover.recovery set recovery_next = now() - interval '1 hour'")
-    assert fetch_all(active, FOUND) == [("unchecked condition", job)]
+    assert found(active) == [("unchecked condition", job)]
+
+
+# ---- what it costs
+
+
+def whole_walk(queue: psycopg.Connection[Any]) -> list[float]:
+    """Return the buffers of each step of a whole walk."""
+    queue.execute("select drover.add_up_changes(100000)")
+    spent = []
+    while not fetch_all(queue, "select walk_ended is not null from drover.suspect_walk")[0][0]:
+        spent.append(buffers_of(queue, f"select drover.find_suspects({STEP})"))
+    return spent
+
+
+def test_reading_what_is_impossible_costs_the_same_beside_many_jobs(active: psycopg.Connection[Any]) -> None:
+    active.execute(FILL, (100,))
+    walk_suspects(partial(fetch_all, active))
+    few = buffers_of(active, FOUND)
+    active.execute(FILL, (MANY,))
+    assert buffers_of(active, FOUND) <= few + 20
+
+
+def test_each_step_of_the_walk_reads_a_bounded_number_of_buffers(active: psycopg.Connection[Any]) -> None:
+    active.execute(FILL, (MANY,))
+    active.execute(FILL.replace("jq_type)", "jq_type, jq_msq)").replace("'noop'", "'noop', true"), (9000,))
+    spent = whole_walk(active)
+    assert len(spent) >= 2 * (MANY + 9000) / STEP
+    assert max(spent) < 20 * STEP
+
+
+def test_a_walk_passes_over_zones_whose_jobs_have_all_ended(active: psycopg.Connection[Any]) -> None:
+    active.execute(FILL, (MANY,))
+    behind(active, "update drover.jobqueue set jq_state = 'cancelled', jq_starttime = now(), jq_endtime = now(),"
+                   " jq_end_bits = 2")  # fmt: skip
+    active.execute("truncate drover.claimable")
+    active.execute("select drover.recount(0, 100)")
+    job = add_job(active)
+    active.execute("delete from drover.claimable")
+    assert len(whole_walk(active)) == 1
+    assert fetch_all(active, FOUND) == [("no token", job)]
+
+
+def test_a_step_with_nothing_to_look_at_reads_next_to_nothing(active: psycopg.Connection[Any]) -> None:
+    walk_suspects(partial(fetch_all, active))
+    assert buffers_of(active, f"select drover.find_suspects({STEP})") < 100
+
+
+def test_suspects_by_each_rule_are_bounded(active: psycopg.Connection[Any]) -> None:
+    active.execute(FILL, (MANY,))
+    active.execute("delete from drover.claimable")
+    held = add_job(active, jq_state="held")
+    behind(active, "update drover.jobqueue set jq_unmet = 1 where jq_pk = %s", held)
+    walk_suspects(partial(fetch_all, active))
+    rules = dict(fetch_all(active, "select rule, count(*) from drover.impossible group by 1"))
+    assert rules["no dependency"] == 1
+    assert 1000 <= rules["no token"] <= 1000 + STEP
+
+
+def test_a_suspect_that_is_right_again_is_forgotten_by_the_next_step(active: psycopg.Connection[Any]) -> None:
+    job = add_job(active)
+    active.execute("delete from drover.claimable")
+    assert found(active) == [("no token", job)]
+    set_columns(active, job, "jq_state = 'held'")
+    assert fetch_all(active, FOUND) == []
+    walk_suspects(partial(fetch_all, active))
+    assert fetch_all(active, "select * from drover.suspect") == []
+
+
+def test_while_one_daemon_makes_a_step_another_makes_none(active: psycopg.Connection[Any], database: str) -> None:
+    with psycopg.connect(database) as other:
+        other.execute("select drover.find_suspects(1)")
+        active.execute("set lock_timeout = '10s'")
+        assert fetch_all(active, "select drover.find_suspects(1)") == [(True,)]
+        assert fetch_all(active, "select walk_at from drover.suspect_walk") == [(None,)]
 
 
 # ---- alerts
@@ -146,6 +234,7 @@ def look(queue: psycopg.Connection[Any], *, later: bool = False) -> int:
     """Look for alerts, or half a minute later; return how many were told."""
     if later:
         queue.execute("update drover.alert set alert_since = alert_since - interval '30 seconds'")
+    walk_suspects(partial(fetch_all, queue))
     return int(fetch_all(queue, "select drover.find_alerts(100)")[0][0])
 
 

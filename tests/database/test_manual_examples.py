@@ -41,6 +41,8 @@ NOT_RUN = {
     "group default is served by": "a line of the program; test_service",
     "[... 4194304 bytes left out ...]": "a line of kept output; test_capture",
     "critical: agents failed:": "a line of the program; test_cli_health",
+    "cannot PREPARE a transaction": "a line of PostgreSQL; test_prepared_transactions",
+    "begin;\nset local drover.notify = off;": "it needs a server that prepares; test_prepared_transactions",
     "mkdir -p /etc/systemd/system/drover.service.d": "it changes this machine; test_real_unit does it in its own",
     "hosts: +beta; agents:": "a line of the log; test_reload",
     "Match User drover": "lines of sshd_config(5) on another machine",

@@ -84,6 +84,7 @@ CHORES: dict[str, dict[str, object]] = {
     "queue_deliveries": {"most": 200},
     "find_alternates": {"most": 200},
     "find_alerts": {"most": 200},
+    "find_suspects": {"most": 20},
     "read_start_conditions": {},
     "forget_events": {"beyond": 0, "most": 5000},
 }

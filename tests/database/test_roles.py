@@ -84,6 +84,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "find_agent_type",
         "find_alerts",
         "find_alternates",
+        "find_suspects",
         "first_of_kind",
         "flush",
         "flush_chosen",

@@ -27,6 +27,7 @@ from tests.faults.launcher import BUCKETS
 from tests.faults.versions import Version
 from tests.integration.daemon import ARMED_RUN, BASE, ERRORS, PYTHON, RUN, Daemon, agent
 from tests.patience import LONG_PATIENCE_S
+from tests.schema_tools import walk_suspects
 from tests.spool_tools import end_kept
 
 HERE = Path(__file__).parent
@@ -173,7 +174,9 @@ class Site:
         self._front = psycopg.connect(make_conninfo(database, user="drover_frontend_sql"))
         self._victims: list[int] = []
         self._lost: list[int] = []
-        self._owner.execute((audit or AUDIT.read_text()).encode())
+        audit = audit or AUDIT.read_text()
+        self._looks_for_impossible = "drover.impossible" in audit
+        self._owner.execute(audit.encode())
 
     def __enter__(self) -> "Site":
         return self
@@ -514,6 +517,8 @@ class Site:
                 copy.write_row([None if word == "-" else word for word in note])
         self.rows("refresh materialized view faults.begun")
         self.rows("analyze faults.move, faults.begun, faults.execution, drover.jobqueue")
+        if self._looks_for_impossible:
+            walk_suspects(self.rows)
         found = self.rows(CHECK)
         self.tally.violations += len(found)
         return found + (self.rows(STORY, found[0][1]) if found else [])

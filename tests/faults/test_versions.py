@@ -19,6 +19,7 @@ from tests import warm
 from tests.faults.site import AUDIT, ENDED, Site, Tally
 from tests.faults.versions import Version
 from tests.integration.daemon import Daemon
+from tests.schema_tools import walk_suspects
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault("two versions side by side: upgrade and roll back")]
 # The view is younger than the previous version.
@@ -105,7 +106,9 @@ def hand_over(site: Site, heir: Daemon) -> None:
 
 def settled(site: Site) -> list[object]:
     """Wait until all has ended; return what is wrong."""
-    return [*site.settle(), *site.rows("select rule, jq_pk, what from drover.impossible")]
+    wrong = site.settle()
+    walk_suspects(site.rows)
+    return [*wrong, *site.rows("select rule, jq_pk, what from drover.impossible")]
 
 
 # ---- the schema

@@ -81,6 +81,34 @@ def test_check_warns_of_unserved_and_failed_clean_ups(drover: Drover, active: ps
     assert [line for line in drover("check").out.splitlines() if "clean-ups" in line] == [f"WARN {vain}"]
 
 
+def test_check_says_what_it_could_not_look_for_and_does_not_fail(
+    drover: Drover, active: psycopg.Connection, database: str
+) -> None:
+    with psycopg.connect(database) as holder:
+        holder.execute("lock table drover.jobqueue")
+        done = drover("check")
+    found = [line for line in done.out.splitlines() if "clean-ups" in line]
+    assert done.status == 0
+    reason = "lock: canceling statement due to lock timeout"
+    advice = "next: try again, or end the session that holds it: see warning lock"
+    assert found == [
+        f"WARN not looked for: clean-ups that no agent can do: {reason}; {advice}",
+        f"WARN not looked for: clean-ups that have failed: {reason}; {advice}",
+    ]
+
+
+def test_check_that_may_not_look_at_the_database_for_long_enough_is_3_without_a_failure(
+    drover: Drover, active: psycopg.Connection, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGOPTIONS", "-c lock_timeout=100ms")
+    with psycopg.connect(database) as holder:
+        holder.execute("lock table drover.migration")
+        done = drover("check")
+    assert done.status == 3
+    assert "WARN not looked for: database: lock: canceling statement due to lock timeout; next: " in done.out
+    assert "FAIL" not in done.out
+
+
 def test_check_fails_for_a_missing_program_unless_it_is_switched_off(
     drover: Drover, config: Path, connection: psycopg.Connection
 ) -> None:

@@ -30,6 +30,13 @@ def test_every_mistake_of_the_configuration_is_reported_with_its_line(drover: Dr
     ]
 
 
+REFUSE = """
+create function public.say_no() returns trigger language plpgsql as
+$$ begin raise exception 'no' using errcode = 'STATE'; end $$;
+create trigger say_no before insert on drover.jobqueue for each row execute function public.say_no()
+"""
+
+
 @pytest.mark.parametrize("command", ["status", "ls", "init", "check"])
 def test_missing_database_exits_with_3(drover: Drover, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DROVER_DATABASE_URL", "host=/nonexistent dbname=x")
@@ -118,8 +125,45 @@ def test_a_statement_timeout_is_not_reported_as_a_missing_database(
         done = drover(command)
     reason = "a statement was cancelled: canceling statement due to statement timeout"
     advice = "try again, or raise statement_timeout of the role or the database"
-    assert (done.status, (done.out + done.err).count(f"{reason}; {advice}\n")) == (3, 1)
+    told = f"{reason}; {advice}\n" if command != "check" else "WARN not looked for: database: time limit: "
+    assert (done.status, (done.out + done.err).count(told)) == (3, 1)
     assert "not reachable" not in done.out + done.err
+
+
+@pytest.mark.parametrize(
+    ("login", "told"),
+    [
+        ("dbname=nosuch", 'the log-in: database "nosuch" does not exist; create it, or correct [database] url'),
+        ("user=nosuch", 'the log-in: role "nosuch" does not exist; run drover init --roles by a login that may'),
+        ("options='-c search_path=a,,b'", "the log-in: invalid value for parameter"),
+    ],
+)
+def test_a_server_that_answers_a_log_in_is_not_called_unreachable(
+    drover: Drover, database: str, monkeypatch: pytest.MonkeyPatch, login: str, told: str
+) -> None:
+    monkeypatch.setenv("DROVER_DATABASE_URL", f"{database} {login}")
+    done = drover("status")
+    assert (done.status, done.out) == (3, "")
+    assert f"database refuses {told}" in done.err
+    assert "not reachable" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("58P01", "the database refuses it: no (SQLSTATE 58P01); look into the log of the server"),
+        ("55000", "the database refuses it: no (SQLSTATE 55000); look into the log of the server"),
+        ("53100", "the database refuses it: no (SQLSTATE 53100); look into the log of the server"),
+        ("57P01", "database not reachable: no"),
+    ],
+)
+def test_an_answer_with_an_error_is_not_called_unreachable(
+    drover: Drover, connection: psycopg.Connection, state: str, told: str
+) -> None:
+    connection.execute(REFUSE.replace("STATE", state).encode())
+    done = drover("submit", "--force", "noop", "x")
+    assert done.status == 3
+    assert told in done.err
 
 
 def _set_for_sessions(connection: psycopg.Connection, setting: str, value: str) -> None:

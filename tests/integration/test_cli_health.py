@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from scheduler.cli.health import OF_DATABASE
-from tests.cli_tools import DROVER, OWNER, Done, Drover, environment, insert, run_as
+from tests.cli_tools import ACTIVE, DROVER, OWNER, Done, Drover, environment, insert, run_as
 from tests.terminal_tools import shown_on_terminal
 
 FAILED = """
@@ -87,6 +87,69 @@ def test_health_without_a_database_is_2_with_the_reason_on_standard_output(
     assert done.out.startswith("critical: database: database not reachable: ")
 
 
+def blocked(database: str, table: str) -> psycopg.Connection:
+    """Return a session that keeps a table locked."""
+    holder = psycopg.connect(database)
+    holder.execute(f"lock table {table}".encode())
+    return holder
+
+
+@pytest.mark.usefixtures("safe")
+def test_health_is_3_with_what_it_could_not_look_for_and_why(
+    drover: Drover, active: psycopg.Connection, database: str
+) -> None:
+    with blocked(database, "drover.schedule"):
+        done = drover("health")
+        told = json.loads(drover("health", "--json").out)
+    assert (done.status, done.err) == (3, "")
+    assert done.out == (
+        "unknown: not looked for: impossible: lock: canceling statement due to lock timeout; "
+        "next: try again, or end the session that holds it: see warning lock\n"
+    )
+    assert (told["health"], [each["level"] for each in told["reasons"]]) == ("unknown", ["unknown"])
+
+
+@pytest.mark.usefixtures("safe")
+@pytest.mark.parametrize(("kind", "level", "status"), [("nosuch", "warning", 1), ("noop", "critical", 2)])
+def test_what_was_found_wins_over_what_could_not_be_looked_for(
+    drover: Drover, active: psycopg.Connection, database: str, kind: str, level: str, status: int
+) -> None:
+    insert(active, kind)
+    active.execute(FAILED)
+    with blocked(database, "drover.schedule"):
+        done = drover("health")
+    assert done.status == status
+    assert [line.split(": ")[0] for line in done.out.splitlines()] == [level, "unknown"]
+
+
+def test_a_check_of_the_group_that_could_not_look_is_unknown(
+    drover: Drover, active: psycopg.Connection, database: str
+) -> None:
+    with blocked(database, "drover.host"):
+        done = drover("health")
+    assert "unknown: not looked for: host down: lock: canceling statement due to lock timeout; next: " in done.out
+    assert "critical" not in done.out
+
+
+def test_health_without_a_right_is_unknown_and_not_critical(database_with_roles: str, config: Path) -> None:
+    with psycopg.connect(database_with_roles, autocommit=True) as owner:
+        owner.execute(ACTIVE.encode())
+        owner.execute("revoke select on drover.host from drover_readonly")
+    done = run_as(database_with_roles, config, "readonly", "health")
+    assert "unknown: not looked for: host down: no privilege: permission denied for table host; next: " in done.out
+    assert "critical" not in done.out
+
+
+@pytest.mark.usefixtures("safe")
+def test_status_shows_what_could_not_be_looked_for_in_the_words_of_health(
+    drover: Drover, active: psycopg.Connection, database: str
+) -> None:
+    with blocked(database, "drover.schedule"):
+        done = drover("status")
+    assert done.status == 0
+    assert "not looked for  impossible: lock: canceling statement due to lock timeout; next: try again" in done.out
+
+
 def test_health_tells_a_front_end_what_it_does_not_see(
     database_with_roles: str, config: Path, active_for_roles: psycopg.Connection
 ) -> None:
@@ -159,3 +222,12 @@ print([name for name in {slow} if name in sys.modules])
     argv, variables = [sys.executable, "-c", code], environment(database, config)
     done = subprocess.run(argv, capture_output=True, text=True, env=variables, check=False)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_status_of_a_scheduler_that_was_seen_after_the_look_began_shows_no_negative_time(
+    drover: Drover, active: psycopg.Connection
+) -> None:
+    active.execute("update drover.scheduler set scheduler_seen = now() + interval '9 seconds'")
+    assert "-1 day" not in drover("status").out
+    (scheduler,) = json.loads(drover("status", "--json").out)["schedulers"]
+    assert scheduler["unseen_for"] == 0

@@ -150,3 +150,14 @@ def test_show_and_items_of_a_job_that_the_daemon_ran(launch: Launch, ask: Ask) -
     assert [attempt["outcome"] for attempt in seen["attempts"]] == ["failed"]
     (item,) = (json.loads(line) for line in ask(f"items {job} --json").out.splitlines())
     assert (item["key"], item["line"], item["reason"]) == ("2", 'n="2"', "no two")
+
+
+def test_show_of_a_job_that_is_queued_again_after_a_slice_says_no_wait(
+    drover: Drover, active: psycopg.Connection
+) -> None:
+    columns = "(jq_type, jq_args, jq_msq, jq_repeat) values ('noop', 'select 1', true, true)"
+    ((job,),) = active.execute(f"insert into drover.jobqueue {columns} returning jq_pk".encode())
+    began = "jq_state = 'claimed', jq_owner = gen_random_uuid(), jq_starttime = now() - interval '9 s'"
+    active.execute(f"update drover.jobqueue set {began} where jq_pk = {job}".encode())
+    assert ", waited" not in next(line for line in drover("show", str(job)).out.splitlines() if "started" in line)
+    assert json.loads(drover("show", str(job), "--json").out)["job"]["waited"] is None

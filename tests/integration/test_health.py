@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -16,6 +17,7 @@ from scheduler.cli.database_session import Session
 from scheduler.cli.health import COLUMNS, Limits, database_warnings
 from tests.cli_tools import Drover, insert
 from tests.conftest import _database
+from tests.schema_tools import fetch_all, walk_suspects
 
 Login = Callable[..., psycopg.Connection[Any]]
 
@@ -234,8 +236,8 @@ def test_health_check_that_times_out_is_reported_and_the_others_go_on(
     connection: psycopg.Connection, login: Login
 ) -> None:
     login().execute("begin; lock table drover.migration")
-    (found,) = told(connection, "scans", timeout_ms=100)
-    assert found["what"] == "could not be looked for: canceling statement due to statement timeout"
+    (found,) = told(connection, "not looked for", timeout_ms=200)
+    assert (found["who"], found["what"]) == ("scans", "lock: canceling statement due to lock timeout")
     assert connection.execute("show statement_timeout").fetchone() == ("0",)
 
 
@@ -327,10 +329,30 @@ def test_a_filling_notify_queue_is_reported_with_the_age_of_the_idle_transaction
 def test_status_tells_what_cannot_be_which_and_what_to_do_t119(connection: psycopg.Connection, drover: Drover) -> None:
     jobs = [insert(connection) for _ in range(2)]
     connection.execute("delete from drover.claimable")
+    walk_suspects(partial(fetch_all, connection))
     (found,) = told(connection, "impossible")
     assert (found["who"], found["what"]) == (f"job {jobs[0]}", "is queued, and no claim can find it; such jobs: 2")
     assert found["next"] == f"drover hold {jobs[0]}, then drover release {jobs[0]}"
     assert "no claim can find it" in drover("status").out
+
+
+def test_impossible_rows_were_not_looked_for_while_no_scheduler_walks(connection: psycopg.Connection) -> None:
+    insert(connection)
+    (found,) = told(connection, "not looked for")
+    assert (found["who"], found["age"], found["what"]) == ("impossible", None, "no scheduler has looked yet")
+    walk_suspects(partial(fetch_all, connection))
+    assert told(connection, "not looked for") == []
+    connection.execute("update drover.suspect_walk set walk_at = now() - interval '6 minutes'")
+    (found,) = told(connection, "not looked for")
+    assert (found["who"], found["what"]) == ("impossible", "no scheduler has looked since")
+    assert found["age"] >= timedelta(minutes=6)
+
+
+def test_a_scheduler_that_has_just_begun_need_not_have_looked(active: psycopg.Connection) -> None:
+    insert(active)
+    assert told(active, "not looked for") == []
+    active.execute("update drover.scheduler_group set group_taken_at = now() - interval '6 minutes'")
+    assert [found["who"] for found in told(active, "not looked for")] == ["impossible"]
 
 
 def test_what_the_advice_says_mends_a_job_without_a_token_t119(connection: psycopg.Connection) -> None:
@@ -338,4 +360,5 @@ def test_what_the_advice_says_mends_a_job_without_a_token_t119(connection: psyco
     connection.execute("delete from drover.claimable")
     connection.execute("update drover.jobqueue set jq_state = 'held' where jq_pk = %s", (job,))
     connection.execute("update drover.jobqueue set jq_state = 'queued' where jq_pk = %s", (job,))
+    walk_suspects(partial(fetch_all, connection))
     assert told(connection, "impossible") == []

@@ -17,6 +17,7 @@ from tests.faults.versions import Version
 from tests.integration.daemon import Daemon, Row, agent, await_lines, rec, start
 from tests.needs import lack
 from tests.postgres_servers import MAJORS, MissingError, binaries_of
+from tests.schema_tools import walk_suspects
 
 pytestmark = pytest.mark.slow
 ASK = ["sh", "-c", r'echo OK; while IFS= read -r line; do echo "DB: save {\"n\": $line}"; read -r _; echo OK; done']
@@ -97,6 +98,7 @@ def _is_sound(daemon: Daemon, jobs: list[int]) -> None:
     """Assert that jobs end well, and that no row is as no row may be."""
     rows = [daemon.wait(pk) for pk in jobs]
     assert [(row["jq_pk"], row["jq_end_bits"]) for row in rows] == [(pk, 1) for pk in jobs]
+    walk_suspects(daemon.execute)
     assert daemon.execute("select * from drover.impossible") == []
 
 

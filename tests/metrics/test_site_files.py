@@ -17,7 +17,7 @@ DASHBOARD = etc_dir() / "prometheus/grafana-dashboard.json"
 MANUAL = Path(__file__).resolve().parents[2] / "man/drover.8"
 NAME = re.compile(r"\bdrover_[a-z_]+\b")
 SERIES = (
-    {"drover_up", "drover_scrape_seconds"}
+    {"drover_up", "drover_scrape_seconds", "drover_not_looked_for"}
     | {column.name + ("_total" if column.is_counter else "") for column in COLUMNS}
     | {f"{name}_total" for name, _ in OF_COUNTERS.values()}
     | {f"{name}_{part}" for name, _ in OF_TIMES.values() for part in ("bucket", "sum", "count")}

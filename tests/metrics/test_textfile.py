@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg.conninfo import make_conninfo
@@ -27,7 +28,8 @@ def test_every_metric_is_in_the_file_with_its_kind(site: str, metrics: Metrics) 
         name: "histogram" for name, _ in OF_TIMES.values()
     }
     assert (told.status, told.err) == (0, "")
-    assert kinds(told) == expected | {"drover_up": "gauge", "drover_scrape_seconds": "gauge"}
+    beside = ("drover_up", "drover_scrape_seconds", "drover_not_looked_for")
+    assert kinds(told) == expected | dict.fromkeys(beside, "gauge")
     assert "\ndrover_up 1.0\n" in told.out
 
 
@@ -43,6 +45,19 @@ def test_a_role_that_may_not_read_it_is_told_so_t110(site: str, metrics: Metrics
     assert told.status == 3
     assert "permission denied" in told.err
     assert "\ndrover_up 0.0\n" in told.out
+
+
+def test_metrics_that_could_not_be_looked_for_are_named_and_the_others_are_there(site: str, metrics: Metrics) -> None:
+    with psycopg.connect(site) as holder:
+        holder.execute("lock table drover.host")
+        told = metrics(site, "--textfile", "-")
+    assert (told.status, "\ndrover_up 1.0\n" in told.out) == (0, True)
+    assert 'drover_not_looked_for{statement="metric_hosts"} 1.0' in told.out
+    assert 'drover_group_active{group="default"} 1.0' in told.out
+    assert "drover_host_up{" not in told.out
+    assert told.err.startswith(
+        "drover: not looked for: metric_hosts: lock: canceling statement due to lock timeout; next: "
+    )
 
 
 def test_database_that_is_down_is_a_metric_and_a_sentence(metrics: Metrics, tmp_path: Path) -> None:

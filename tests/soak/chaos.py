@@ -27,6 +27,7 @@ from tests.faults.soak import OPEN, Soak
 from tests.faults.versions import Copy, Version
 from tests.integration.daemon import Daemon
 from tests.replica_tools import NAME, STREAMING, socket_of, synchronise, until
+from tests.schema_tools import walk_suspects
 
 OLD: Final = 0.2  # of the daemons that are started, those of the previous version
 LEASE_S: Final = 1.0
@@ -261,6 +262,7 @@ class Chaos(Soak):
                 copy.write_row([None if word == "-" else word for word in line.split()])
         self.site.rows("analyze faults.ended")
         self.wrong += self.site.rows(LOST)
+        walk_suspects(self.site.rows)
         self.wrong += self.site.rows("select rule, jq_pk, what from drover.impossible")
         for daemon in self._alive:
             daemon.stop()

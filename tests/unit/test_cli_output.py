@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.cli.jobs import brief, states
-from scheduler.cli.output import Table, aligned, as_json, cell, clipped, printable, printable_lines
+from scheduler.cli.output import Table, aligned, as_json, cell, clipped, printable, printable_lines, span
 from scheduler.cli.parser import parse
 from scheduler.cli.show import log_line
 from scheduler.cli.status import headline, jobs_by_type, standby_notes
@@ -187,3 +187,9 @@ def test_each_line_of_stdin_is_a_job_unchanged() -> None:
 def test_line_that_no_database_could_hold_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         list(read_lines(BytesIO(data)))
+
+
+@pytest.mark.parametrize("seconds", [-0.2, -8.3, -86_400.5])
+def test_a_length_of_time_below_0_is_0_wherever_it_is_shown(seconds: float) -> None:
+    length = timedelta(seconds=seconds)
+    assert (cell(length), as_json(length), span(seconds)) == ("0:00:00", "0.0", "0 s")

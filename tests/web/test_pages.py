@@ -10,6 +10,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
+from scheduler.errors import WorldError
+from scheduler.web.database_sessions import Login
 from scheduler.web.pages import plots
 from scheduler.web.server import make_app
 from tests.cli_tools import finish, insert, write_log
@@ -208,3 +210,16 @@ def test_plots_have_a_value_for_each_minute() -> None:
     assert drawn["waited"] == [times, [1, *[None] * 5, 1], [2, *[None] * 5, 2]]
     assert plots(rows[1:])["rate"] == [times[1:], [*[0] * 5, 3], [*[0] * 5, 1]]
     assert plots([]) == {}
+
+
+def test_a_page_that_takes_too_long_advises_what_can_help(web_database: str) -> None:
+    login = Login(make_conninfo(web_database, user="drover_readonly"), is_visitor=False)
+    with login.session() as session:
+        session.connection.execute("set statement_timeout = '50ms'")
+    with pytest.raises(WorldError) as told, login.session() as session:
+        session.connection.execute("select pg_sleep(60)")
+    login.close_idle(0.0)
+    assert str(told.value) == (
+        "a statement was cancelled: canceling statement due to statement timeout; a statement of a page may take 10 s: "
+        "choose fewer jobs, by type, queue or age, or ask by a command: drover ls, drover status"
+    )
