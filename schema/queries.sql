@@ -521,7 +521,8 @@ due as (
    where jq_pk = any (array(select jq_pk from ready)) returning jq_pk),
 shelved as (
   update drover.jobqueue set jq_expires_at = null
-   where jq_pk = any (array(select jq_pk from late where jq_state = 'held' and jq_pk not in (select jq_pk from ready)))),
+   where jq_pk = any (array(
+     select jq_pk from late where jq_state = 'held' and jq_pk not in (select jq_pk from ready)))),
 expired as (
   update drover.jobqueue
      set jq_state = 'failed', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
@@ -1715,9 +1716,9 @@ select case when :name::text not in (select group_name from drover.scheduler_gro
  where g.group_name = :group::text and g.group_owner = :owner::uuid
 
 -- name: rescan
--- Return the ended parents with edges that were not settled, in case a notification was lost: looked at are up to `most`
--- parents after the one given. Return also where to go on, null at the end. Also: a type that is not configured as fair
--- any more stays fair until none of its jobs waits in a line of its submitter, since a job without a round always goes
+-- Return the ended parents with edges that were not settled, in case a notification was lost, and where to go on, null
+-- at the end: looked at are up to `most` parents after the one given. Also: a type that is not configured as fair any
+-- more stays fair until none of its jobs waits in a line of its submitter, since a job without a round always goes
 -- before one that has a round. The queues in which jobs of a type wait in lines are read, one row of each.
 with recursive line as (
   (select agent_type as type, n.claim_queue as queue

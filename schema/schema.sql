@@ -1261,7 +1261,8 @@ CREATE FUNCTION drover.forget_ended_subscriptions(beyond bigint, most integer) R
 declare
   until bigint;
 begin
-  select max(sub_pk) into until from (select sub_pk from subscription where sub_pk > beyond order by sub_pk limit most) s
+  select max(sub_pk) into until from (
+    select sub_pk from subscription where sub_pk > beyond order by sub_pk limit most) s
   having count(*) = most;
   delete from subscription
    where sub_pk = any (array(

@@ -18,6 +18,7 @@ from scheduler.cli.output import as_json, cell, printable
 from scheduler.drivers.statements import FILES_REPLACED, lacks_files
 from scheduler.errors import DroverError
 from scheduler.model.config import Config
+from scheduler.model.list_bounds import UNBOUNDED, WORST, and_more
 
 COLUMNS: Final = ("warning", "who", "age", "what", "next")
 Row = tuple[str, str, timedelta | None, str, str]  # of COLUMNS
@@ -54,6 +55,7 @@ CRITICAL_KINDS: Final = {
     "no scheduler", "agents failed", "refused", "connection", "impossible", "notifications", "database"
 }  # fmt: skip
 NO_REASONS: Final = {"hidden"}
+SHOW_ALL: Final = "drover health --all shows them"
 OK, WARNING, CRITICAL = "ok", "warning", "critical"
 STATUS: Final = {OK: 0, WARNING: 1, CRITICAL: 2}
 UNSERVED_NEXT: Final = {  # what to do where jobs wait for a type, by the reason
@@ -100,14 +102,15 @@ OF_DATABASE: Final = (
 
 def show_health(options: Namespace, config: Config) -> int:
     """Print a line for each warning of the group; return 0 if there is none, 2 if one is critical, else 1."""
-    name = options.group or config.scheduler.group
+    name, most = options.group or config.scheduler.group, UNBOUNDED if options.all else WORST
     head, unseen = "", list[str]()
     try:
         with connect(config) as session, session.connection.transaction():
             group = read_group(session, name)
             unseen = session.restrictions("jobqueue", "scheduler_status")
             head = headline(group)
-            found = [*reasons(group, [*group_warnings(session, name), *database_warnings(session, Limits())])]
+            warnings = [*group_warnings(session, name, most), *database_warnings(session, Limits(), most)]
+            found = [*reasons(group, warnings)]
     except DroverError as error:
         found = [("database", "", None, " ".join(str(error).split()), "")]
     level = max((level_of(row) for row in found), key=list(STATUS).index, default=OK)
@@ -155,23 +158,39 @@ def headline(group: Mapping[str, Any]) -> str:
     return f"group {name}: {printable(owner)} is active since {since}, its lease ends in {left}"
 
 
-def group_warnings(session: Session, group: str) -> Iterator[Row]:
-    """Yield what keeps the work of a group waiting; nothing for a role that may not see it."""
+def group_warnings(session: Session, group: str, most: int = WORST) -> Iterator[Row]:
+    """Yield what keeps the work of a group waiting, the worst of each kind; nothing for a role that may not see it."""
     for kind, statement, next_step in OF_GROUP:
-        for who, age, what in session.rows(statement, group=group):
+        found = session.first(most, "", statement, group=group)
+        for who, age, what in found.rows:
             yield kind, who, age, what, next_step.replace("TYPE", who.removeprefix("type "))
-    for row in session.records("unserved_types"):
-        if row["group"] == group:
-            what = f"no scheduler serves it, it is {row['reason']}; jobs that wait: {row['jobs']}"
-            next_step = UNSERVED_NEXT[row["reason"]].format(type=quote(row["type"]))
-            yield "unserved", f"type {row['type']}", None, what, next_step
-    for row in session.records("unknown_queues"):
+        yield from _left_out(kind, found.left)
+    types = session.first(most, "", "unserved_types", group=group)
+    for row in types.records():
+        what = f"no scheduler serves it, it is {row['reason']}; jobs that wait: {row['jobs']}"
+        next_step = UNSERVED_NEXT[row["reason"]].format(type=quote(row["type"]))
+        yield "unserved", f"type {row['type']}", None, what, next_step
+    yield from _left_out("unserved", types.left, "types that no scheduler serves")
+    queues = session.first(most, "", "unknown_queues")
+    for row in queues.records():
         what = f"no scheduler has this queue; jobs that wait: {row['jobs']}, of type {row['types']}"
         yield "unserved", f"queue {row['queue']}", None, what, "add it to the configuration, or with drover queue add"
+    yield from _left_out("unserved", queues.left, "queues that no scheduler has")
 
 
-def database_warnings(session: Session, limits: Limits) -> Iterator[Row]:
-    """Yield everything that is wrong with the database at this moment; a check that fails is a warning itself."""
+def stands_for(row: Row) -> int:
+    """Return how many warnings a row is: more than one if it is in place of those that are not shown."""
+    return int(row[3].split()[1].replace(",", "")) if row[4] == SHOW_ALL else 1
+
+
+def _left_out(kind: str, left: int, what: str = "") -> Iterator[Row]:
+    """Yield a warning in place of those that are not shown."""
+    if left:
+        yield kind, "", None, and_more(left, what), SHOW_ALL
+
+
+def database_warnings(session: Session, limits: Limits, most: int = WORST) -> Iterator[Row]:
+    """Yield what is wrong with the database at this moment, the worst of each kind; a check that fails is a warning."""
     yield from _unusable_sessions(session)
     values = asdict(limits)
     may_not = {"impossible"} if session.access["impossible"] == NOTHING else set()
@@ -182,8 +201,9 @@ def database_warnings(session: Session, limits: Limits) -> Iterator[Row]:
                 found = session.rows(statement, **values)
         except (psycopg.errors.QueryCanceled, psycopg.errors.InsufficientPrivilege) as error:
             found = [("nobody", None, f"could not be looked for: {error.diag.message_primary or error}")]
-        for who, age, what, *own in found:
+        for who, age, what, *own in found[:most]:
             yield kind, who, age, what, own[0] if own else next_step
+        yield from _left_out(kind, max(len(found) - most, 0))
 
 
 def _unusable_sessions(session: Session) -> Iterator[Row]:

@@ -5,7 +5,7 @@ Everything is read from the rows of jobs and from the newest log lines; the daem
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -13,8 +13,9 @@ from scheduler.cli.database_session import NOTHING, Session, connect
 from scheduler.cli.jobs import instant
 from scheduler.cli.output import Table, as_json, cell, print_table, span, warn
 from scheduler.model.config import Config
+from scheduler.model.list_bounds import LISTED, UNBOUNDED, WORST, and_more
 
-SLOW_AGENTS: Final = 10
+SHOW_ALL: Final = "drover stats --all shows them"
 REASONS: Final = 20  # of failures, and agents with errors
 LOG_LINES: Final = 100_000  # the newest, which errors are looked for in
 ALL_JOBS, OF_TYPE, OF_AGENT = range(3)  # depth of a row of ended_stats
@@ -34,10 +35,11 @@ class Stats:
 def show_stats(options: Namespace, config: Config) -> int:
     """Print a line about all jobs, and tables; or one JSON object."""
     with connect(config) as session:
-        stats = read_stats(session, options.since)
+        stats = read_stats(session, options.since, show_all=options.all)
     if options.json:
         tables = {name: table and table.records() for name, table in stats.tables.items()}
-        print(as_json({"since": stats.since, **stats.total, **tables, "unseen": stats.unseen}))
+        left_out = {name: table.left for name, table in stats.tables.items() if table and table.left}
+        print(as_json({"since": stats.since, **stats.total, **tables, "left_out": left_out, "unseen": stats.unseen}))
         return 0
     total = stats.total
     rate = f", {total['per_minute']:,} a minute" if total["ended"] else ""
@@ -47,13 +49,16 @@ def show_stats(options: Namespace, config: Config) -> int:
         if table and table.rows:
             print()
             print_table(in_words(table))
+            if table.left:
+                print(and_more(table.left, how=SHOW_ALL))
     for sentence in stats.unseen:
         warn(sentence)
     return 0
 
 
-def read_stats(session: Session, since_text: str) -> Stats:
+def read_stats(session: Session, since_text: str, *, show_all: bool = False) -> Stats:
     """Return the figures since an instant, which the text names. Errors: ConfigError if it names none."""
+    listed, reasons, slowest = (UNBOUNDED,) * 3 if show_all else (LISTED, REASONS, WORST)
     with session.connection.transaction():
         session.run("one_moment")
         start = instant(session, "--since", since_text, sign=-1) or datetime.max
@@ -62,11 +67,11 @@ def read_stats(session: Session, since_text: str) -> Stats:
         sees_log = session.access["log"] != NOTHING
         agents = sorted(_of(ended, OF_AGENT), key=lambda row: row["ran_p95"] or 0.0, reverse=True)
         tables = {
-            "types": _table("Jobs that ended", _of(ended, OF_TYPE), "host"),
-            "backlog": replace(session.table("", "backlog"), title="Jobs that could start"),
-            "agents": _table("Slowest agents", agents[:SLOW_AGENTS], "per_minute"),
-            "failures": session.table("Failures", "failure_stats", since=start, limit=REASONS),
-            "errors": session.table("Errors in the log", "error_stats", since=start, most=LOG_LINES, limit=REASONS)
+            "types": _table("Jobs that ended", _of(ended, OF_TYPE), "host", listed),
+            "backlog": session.first(listed, "Jobs that could start", "backlog"),
+            "agents": _table("Slowest agents", agents, "per_minute", slowest),
+            "failures": session.table("Failures", "failure_stats", since=start, limit=reasons),
+            "errors": session.table("Errors in the log", "error_stats", since=start, most=LOG_LINES, limit=reasons)
             if sees_log
             else None,
         }
@@ -90,9 +95,10 @@ def _rates(row: Mapping[str, Any], minutes: float) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in ("waited", "ran")} | rates | times
 
 
-def _table(title: str, rows: Sequence[Mapping[str, Any]], left_out: str) -> Table:
+def _table(title: str, rows: Sequence[Mapping[str, Any]], left_out: str, most: int) -> Table:
     columns = [key for key in (rows[0] if rows else {}) if key != left_out]
-    return Table(title, tuple(columns), [tuple(row[key] for key in columns) for row in rows])
+    shown = [tuple(row[key] for key in columns) for row in rows[:most]]
+    return Table(title, tuple(columns), shown, left=len(rows) - len(shown))
 
 
 def in_words(table: Table) -> Table:
@@ -106,7 +112,7 @@ def in_words(table: Table) -> Table:
                                            for what in ("waited", "ran")))
         for row in table.records()
     ]  # fmt: skip
-    return Table(table.title, columns, rows, ("items",))
+    return Table(table.title, columns, rows, ("items",), table.left)
 
 
 def brief(seconds: float | None) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 from scheduler.daemon.command_rows import Context, text_of
 from scheduler.daemon.log import log_line
 from scheduler.drivers.loop import Steps
-from scheduler.model.list_bounds import and_more, shown
+from scheduler.model.list_bounds import WORST, and_more
 
 GAP_S: Final = 1.0  # from one piece to the next
 PARENTS: Final = 200  # with children that are not settled, of a piece
@@ -72,12 +72,11 @@ class Upkeep:
     def _warn_of_missing_queues(self) -> None:
         """Warn of queues that jobs of our types name and that do not exist, once as long as that is so."""
         new = [(name, jobs) for name, jobs in self._missing.most_common() if name not in self._warned]
-        worst, left = shown(new)
         advice = "; add it to the configuration, or with drover queue add"
-        for name, jobs in worst:
+        for name, jobs in new[:WORST]:
             log_line("warning", f"no queue '{name}', in which jobs wait: {jobs}{advice}")
-        if left:
-            log_line("warning", and_more(left, "queues that do not exist, in which jobs wait", "see drover status"))
+        if (left := len(new) - WORST) > 0:
+            log_line("warning", and_more(left, "queues that do not exist, in which jobs wait", "see drover status -v"))
         self._warned, self._missing = set(self._missing), Counter()
 
     def _find_alerts(self, context: Context) -> Steps[None]:

@@ -1,25 +1,16 @@
 """How many entries people are shown of a list that may be long, and how the list says that there are more.
 
-This is the one place that decides it: for the log, for commands and for the dashboard. What asks the database for a
-list passes MOST_SHOWN, and has the number of all in `total`.
+Whoever inserts jobs decides how many types and queues there are, so no list is shown whole unless that is asked for.
+This is the one place that decides how long they are: for the log, for commands and for the dashboard.
 """
 
-from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Final
 
-MOST_SHOWN: Final = 10  # the worst ones
-UNBOUNDED: Final = 2**31 - 1  # for --all
-
-Entry = TypeVar("Entry")
-
-
-def shown(entries: Sequence[Entry], most: int = MOST_SHOWN) -> tuple[Sequence[Entry], int]:
-    """Return the first entries, and how many are left."""
-    return entries[:most], max(len(entries) - most, 0)
+WORST: Final = 10  # of what is wrong: warnings of a kind, types and queues that nobody serves, conditions
+LISTED: Final = 100  # of other lists, such as queues
+UNBOUNDED: Final = 2**31 - 1  # what --all asks for
 
 
 def and_more(left: int, what: str = "", how: str = "") -> str:
-    """Return the line below a list of which so many entries are left; '' if none is."""
-    if left <= 0:
-        return ""
-    return f"and {left:,} more" + (f" {what}" if what else "") + (f"; {how}" if how else "")
+    """Return the line below a list of which so many entries are left out: of what, and how they are shown."""
+    return "; ".join(filter(None, (" ".join(filter(None, (f"and {left:,} more", what))), how)))

@@ -17,9 +17,9 @@ create index subscription_expiring on drover.subscription (sub_expires) where su
 
 -- Look at up to `places` places, a type and a queue in which jobs can be claimed, after the one given; null is the end.
 -- Enter jobs of our group among the dead letters, as alternates, whose type no scheduler serves or whose queue does not
--- exist, once each, when they are queued for a minute; they stay queued. Of a place the first `most` jobs are looked at,
--- and no place after `most` jobs were. Return how many are new, and the queues that do not exist in which jobs of our
--- types wait, with how many, as far as the first 100 tokens say.
+-- exist, once each, when they are queued for a minute; they stay queued. Of a place the first `most` jobs are looked
+-- at, and no place after `most` jobs were. Return how many are new, and the queues that do not exist in which jobs of
+-- our types wait, with how many, as far as the first 100 tokens say.
 create function drover.find_unserved(
   of_group text, places integer, most integer, inout type text, inout queue text,
   out entered integer, out unknown jsonb)
@@ -113,7 +113,8 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as
 declare
   until bigint;
 begin
-  select max(sub_pk) into until from (select sub_pk from subscription where sub_pk > beyond order by sub_pk limit most) s
+  select max(sub_pk) into until from (
+    select sub_pk from subscription where sub_pk > beyond order by sub_pk limit most) s
   having count(*) = most;
   delete from subscription
    where sub_pk = any (array(

@@ -208,3 +208,12 @@ def test_plots_have_a_value_for_each_minute() -> None:
     assert drawn["waited"] == [times, [1, *[None] * 5, 1], [2, *[None] * 5, 2]]
     assert plots(rows[1:])["rate"] == [times[1:], [*[0] * 5, 3], [*[0] * 5, 1]]
     assert plots([]) == {}
+
+
+def test_overview_has_an_end_however_many_types_are_invented(operator: TestClient, rows: psycopg.Connection) -> None:
+    rows.execute("insert into drover.jobqueue (jq_type) select 'type' || i from generate_series(1, 500) i")
+    rows.execute("insert into drover.queue (queue_name, queue_group) select 'q' || i, 'default' from "
+                 "generate_series(1, 300) i")  # fmt: skip
+    page = operator.get("/").text
+    assert page.count("<tr>") < 300
+    assert len(re.findall("and [0-9]{3} more", page)) == 2
