@@ -54,12 +54,13 @@ begin
     why := case when served_by is null then 'no queue ' || quote_literal(left(queue, 100))
                 else 'no scheduler serves type ' || quote_literal(left(type, 100)) end;
     for one in
-      select j.jq_pk, claim_queued < now() - interval '1 minute'
-             and not exists (select from dead_letter where dead_jq_fk = j.jq_pk and dead_kind = 'alternate') as is_new
+      select j.jq_pk,
+             not exists (select from dead_letter where dead_jq_fk = j.jq_pk and dead_kind = 'alternate') as is_new
         from (select unnest(coalesce(claim_jobs, array[claim_first])) as pk, claim_queued from claimable
                where claim_type = type and claim_queue = find_unserved.queue
                order by claim_type, claim_queue limit most) t
        cross join lateral (select jq_pk from jobqueue where jq_pk = t.pk and jq_state = 'queued' offset 0) j
+       where claim_queued < now() - interval '1 minute'
     loop
       looked := looked + 1;
       if one.is_new then
