@@ -5077,72 +5077,13 @@ UNION ALL
             unnest(in_hand.hand_jobs) AS pk
            FROM drover.in_hand
           WHERE (in_hand.hand_since < (now() - '00:02:00'::interval))) r
-     CROSS JOIN LATERAL ( SELECT j_1.jq_pk,
-            j_1.jq_job_fk,
-            j_1.jq_name,
-            j_1.jq_type,
-            j_1.jq_args,
-            j_1.jq_variables,
-            j_1.jq_msq,
-            j_1.jq_runonpfile,
-            j_1.jq_host,
-            j_1.jq_key,
-            j_1.jq_tolerate,
-            j_1.jq_repeat,
-            j_1.jq_queue,
-            j_1.jq_urgent,
-            j_1.jq_priority,
-            j_1.jq_not_before,
-            j_1.jq_not_after,
-            j_1.jq_wait_until,
-            j_1.jq_expires_at,
-            j_1.jq_live_key,
-            j_1.jq_max_interruptions,
-            j_1.jq_retries,
-            j_1.jq_timeout,
-            j_1.jq_unique_key,
-            j_1.jq_delete,
-            j_1.jq_mode,
-            j_1.jq_state,
-            j_1.jq_attempt,
-            j_1.jq_owner,
-            j_1.jq_schedinfo,
-            j_1.jq_interruptions,
-            j_1.jq_failures,
-            j_1.jq_rescued,
-            j_1.jq_retry_at,
-            j_1.jq_unmet,
-            j_1.jq_has_children,
-            j_1.jq_wanted,
-            j_1.jq_queued,
-            j_1.jq_starttime,
-            j_1.jq_endtime,
-            j_1.jq_endtext,
-            j_1.jq_end_bits,
-            j_1.jq_exitcode,
-            j_1.jq_signal,
-            j_1.jq_result,
-            j_1.jq_itemsprocessed,
-            j_1.jq_itemsfailed,
-            j_1.jq_itemstotal,
-            j_1.jq_checkpoint,
-            j_1.jq_elapsedtime,
-            j_1.jq_processedtime,
-            j_1.jq_expected_end,
-            j_1.jq_done_by,
-            j_1.jq_done_host,
-            j_1.jq_done_pid,
-            j_1.jq_submitter,
-            j_1.jq_resubmit_of,
-            j_1.jq_first_start,
-            j_1.jq_attempt_start,
-            j_1.jq_blocked_count
+     CROSS JOIN LATERAL ( SELECT j_1.jq_queue
            FROM drover.jobqueue j_1
-          WHERE ((j_1.jq_pk = r.pk) AND (j_1.jq_state = 'queued'::drover.job_state) AND (j_1.jq_unmet = 0) AND (j_1.jq_wait_until IS NULL))
+          WHERE ((j_1.jq_pk = r.pk) AND (j_1.jq_state = 'queued'::drover.job_state) AND (j_1.jq_unmet = 0) AND (j_1.jq_wait_until IS NULL) AND (NOT drover.has_token(j_1.*)))
          OFFSET 0) j)
      JOIN drover.queue q ON ((q.queue_name = j.jq_queue)))
      JOIN active a ON ((a.group_name = q.queue_group)))
-  WHERE ((r.hand_owner <> a.group_owner) AND (NOT drover.has_token(ROW(j.jq_pk, j.jq_job_fk, j.jq_name, j.jq_type, j.jq_args, j.jq_variables, j.jq_msq, j.jq_runonpfile, j.jq_host, j.jq_key, j.jq_tolerate, j.jq_repeat, j.jq_queue, j.jq_urgent, j.jq_priority, j.jq_not_before, j.jq_not_after, j.jq_wait_until, j.jq_expires_at, j.jq_live_key, j.jq_max_interruptions, j.jq_retries, j.jq_timeout, j.jq_unique_key, j.jq_delete, j.jq_mode, j.jq_state, j.jq_attempt, j.jq_owner, j.jq_schedinfo, j.jq_interruptions, j.jq_failures, j.jq_rescued, j.jq_retry_at, j.jq_unmet, j.jq_has_children, j.jq_wanted, j.jq_queued, j.jq_starttime, j.jq_endtime, j.jq_endtext, j.jq_end_bits, j.jq_exitcode, j.jq_signal, j.jq_result, j.jq_itemsprocessed, j.jq_itemsfailed, j.jq_itemstotal, j.jq_checkpoint, j.jq_elapsedtime, j.jq_processedtime, j.jq_expected_end, j.jq_done_by, j.jq_done_host, j.jq_done_pid, j.jq_submitter, j.jq_resubmit_of, j.jq_first_start, j.jq_attempt_start, j.jq_blocked_count))))
+  WHERE (r.hand_owner <> a.group_owner)
   GROUP BY r.hand_owner
 UNION ALL
  SELECT 'unchecked condition'::text AS rule,

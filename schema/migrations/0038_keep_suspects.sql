@@ -105,11 +105,11 @@ select 'dead owner', min(r.pk), min(r.hand_since),
   from (select hand_owner, hand_since, unnest(hand_jobs) as pk from drover.in_hand
          where hand_since < now() - interval '2 minutes') r
   cross join lateral (
-    select * from drover.jobqueue j where j.jq_pk = r.pk
-       and j.jq_state = 'queued' and j.jq_unmet = 0 and j.jq_wait_until is null offset 0) j
+    select j.jq_queue from drover.jobqueue j where j.jq_pk = r.pk
+       and j.jq_state = 'queued' and j.jq_unmet = 0 and j.jq_wait_until is null and not drover.has_token(j) offset 0) j
   join drover.queue q on q.queue_name = j.jq_queue
   join active a on a.group_name = q.queue_group
- where r.hand_owner <> a.group_owner and not drover.has_token(j)
+ where r.hand_owner <> a.group_owner
  group by r.hand_owner
 union all
 select 'unchecked condition', (select blocked_jq_fk from drover.blocked where blocked_recovery = recovery_pk

@@ -18,7 +18,7 @@ from tests.database.test_plans import CHORES, GROUP
 MANY = 20_000
 A_FEW = 100  # pages: a level more of some indexes, and entries of rows that were changed and not vacuumed yet
 PIECE = 2500  # pages of a statement that reads a table in pieces, however long that is
-IN_PIECES = {"find_unserved", "forget_events", "forget_subscriptions", "rescan", "flush"}
+IN_PIECES = {"find_unserved", "forget_events", "forget_subscriptions", "rescan", "flush", "find_suspects"}
 OTHERS = """
 insert into drover.scheduler_group values ('others', '00000000-0000-0000-0000-000000000002', now() + interval '1 hour');
 insert into drover.queue (queue_name, queue_group)

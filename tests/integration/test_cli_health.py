@@ -98,7 +98,7 @@ def blocked(database: str, table: str) -> psycopg.Connection:
 def test_health_is_3_with_what_it_could_not_look_for_and_why(
     drover: Drover, active: psycopg.Connection, database: str
 ) -> None:
-    with blocked(database, "drover.schedule"):
+    with blocked(database, "drover.suspect"):
         done = drover("health")
         told = json.loads(drover("health", "--json").out)
     assert (done.status, done.err) == (3, "")
@@ -116,7 +116,7 @@ def test_what_was_found_wins_over_what_could_not_be_looked_for(
 ) -> None:
     insert(active, kind)
     active.execute(FAILED)
-    with blocked(database, "drover.schedule"):
+    with blocked(database, "drover.suspect"):
         done = drover("health")
     assert done.status == status
     assert [line.split(": ")[0] for line in done.out.splitlines()] == [level, "unknown"]
@@ -144,7 +144,7 @@ def test_health_without_a_right_is_unknown_and_not_critical(database_with_roles:
 def test_status_shows_what_could_not_be_looked_for_in_the_words_of_health(
     drover: Drover, active: psycopg.Connection, database: str
 ) -> None:
-    with blocked(database, "drover.schedule"):
+    with blocked(database, "drover.suspect"):
         done = drover("status")
     assert done.status == 0
     assert "not looked for  impossible: lock: canceling statement due to lock timeout; next: try again" in done.out
