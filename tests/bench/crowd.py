@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import psycopg
 
-from tests.bench.place import Place
+Database = psycopg.Connection[Any]
 
 IN_HAND: Final = 1000
 BULK: Final = 5000  # jobs of one insert
@@ -16,10 +16,12 @@ OWNER: Final = "12345678-1234-1234-1234-123456789abc"
 # Jobs of the last hour, day and month. Front-ends hand in blocks of a type, queue and submitter; each tenth is single.
 SITE: Final = """
 insert into drover.queue (queue_name, queue_group, queue_concurrency)
-select case n when 0 then 'default' else 'queue' || n end, 'default', nullif(n, 0) * 40 from generate_series(0, 9) n
-    on conflict do nothing;
+select case n when 0 then 'default' else 'queue' || n end, case n when 9 then 'idle' else 'default' end,
+       nullif(n, 0) * 40
+  from generate_series(0, 9) n on conflict do nothing;
 insert into drover.agent (agent_group, agent_type) select 'default', 'type' || n from generate_series(0, 19) n;
-insert into drover.host (host_name, host_group, host_max) select 'host' || n, 'default', 500 from generate_series(0, 4) n;
+insert into drover.host (host_name, host_group, host_max)
+select 'host' || n, 'default', 500 from generate_series(0, 4) n;
 insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid, scheduler_boot_id,
     scheduler_pid_space, scheduler_pid_start, scheduler_version, scheduler_seen, scheduler_takes_shared)
 values ('{owner}', 'default', 'host0', 4711, 'boot', 'space', 1, '1', now() + interval '1 year', true);
@@ -39,7 +41,8 @@ select 'group' || n, 'user' || mod(n, 5) from generate_series(1, 200) n;
 # The columns of a block of jobs: i is the number of the job among all, b that of its block.
 KIND: Final = """
 'type' || mod(b, 20), case mod(b / 20, 10) when 0 then 'default' else 'queue' || mod(b / 20, 10) end,
-case mod(b, 7) when 0 then 'host' || mod(b / 7, 5) end, case when mod(b, 50) = 0 then 'ann' else 'user' || mod(b, 4) end,
+case mod(b, 7) when 0 then 'host' || mod(b / 7, 5) end,
+case when mod(b, 50) = 0 then 'ann' else 'user' || mod(b, 4) end,
 case mod(b, 3) when 0 then mod(b, 200) + 1 end, 'argument ' || i
 """
 ENDED: Final = f"""
@@ -65,7 +68,8 @@ select jq_endtime, jq_pk, case jq_state when 'failed' then 'ERROR' else 'INFO' e
        'what it said of its argument'
   from drover.jobqueue where mod(jq_pk, 10) = 0 and jq_endtime is not null;
 insert into drover.output (out_jq_fk, out_attempt, out_part, out_stream, out_data)
-select jq_pk, 1, 1, 'out', 'one line' || chr(10) from drover.jobqueue where mod(jq_pk, 20) = 0 and jq_endtime is not null;
+select jq_pk, 1, 1, 'out', 'one line' || chr(10)
+  from drover.jobqueue where mod(jq_pk, 20) = 0 and jq_endtime is not null;
 insert into drover.event (ev_date, ev_jq_fk, ev_kind, ev_old, ev_new, ev_owner, ev_is_final)
 select jq_endtime, jq_pk, 'status', 'claimed', jq_state, jq_submitter, true
   from drover.jobqueue where mod(jq_pk, 20) = 0 and jq_endtime is not null;
@@ -80,7 +84,8 @@ select {KIND}, case mod(b, 11) when 0 then 'a5' else 'n' end,
 """
 UNSERVED: Final = """
 insert into drover.jobqueue (jq_type, jq_queue, jq_args)
-select 'stray' || mod(i / 10, 50), case mod(i, 2) when 0 then 'nowhere' || mod(i / 20, 50) else 'default' end, 'argument ' || i
+select 'stray' || mod(i / 10, 50), case mod(i, 2) when 0 then 'nowhere' || mod(i / 20, 50) else 'default' end,
+       'argument ' || i
   from generate_series(cast(%s as bigint), %s) i
 """
 SINGLE: Final = """
@@ -92,7 +97,8 @@ end $$
 """
 CHILDREN: Final = """
 with child as (
-  insert into drover.jobqueue (jq_type, jq_args) select 'type' || mod(i, 20), 'child ' || i from generate_series(1, %s) i
+  insert into drover.jobqueue (jq_type, jq_args)
+  select 'type' || mod(i, 20), 'child ' || i from generate_series(1, %s) i
   returning jq_pk)
 insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
 select jq_pk, parent from child, (select min(jq_pk) as parent from drover.jobqueue where jq_state = 'held') p
@@ -111,12 +117,12 @@ select jq_pk, (select min(recovery_pk) from drover.recovery) + mod(jq_pk, 10), j
 TAKEN: Final = f"""
 with taken as (
   insert into drover.jobqueue (jq_type, jq_queue, jq_host, jq_submitter, jq_job_fk, jq_args)
-  select {KIND} from generate_series(1, {IN_HAND}) i, lateral (select i / 4 as b) k
+  select {KIND} from generate_series(1, cast(%s as integer)) i, lateral (select i / 4 as b) k
   returning jq_pk),
 recorded as (
   insert into drover.in_hand (hand_owner, hand_jobs)
   select '{OWNER}', array_agg(jq_pk) from taken group by jq_pk / 100 returning hand_jobs)
-select unnest(hand_jobs) from recorded
+select hand_jobs from recorded
 """
 MARKED: Final = f"""
 update drover.jobqueue
@@ -124,48 +130,52 @@ update drover.jobqueue
        jq_owner = '{OWNER}', jq_starttime = now(), jq_endtext = 'in progress', jq_done_host = 'host1'
  where jq_pk = any (%s) and mod(jq_pk, 2) = 0
 """
-BEHIND: Final = b"set session_replication_role = replica"  # no trigger fires
-BEFORE: Final = b"set session_replication_role = origin"
+BEHIND: Final = "set session_replication_role = replica"  # no trigger fires
+BEFORE: Final = "set session_replication_role = origin"
 
 
-def fill(place: Place, ended: int, waiting: int) -> None:
+def fill(database: Database, ended: int, waiting: int, in_hand: int = IN_HAND) -> None:
     """Add so many jobs that have ended and that wait; those that ended with full pages, as after their life."""
-    with place.database() as database:
-        database.execute(SITE.format(owner=OWNER).encode())
-        _add_ended(database, ended)
-        _add_waiting(database, waiting)
-        _take(database)
+    _run(database, SITE.format(owner=OWNER))
+    _add_ended(database, ended)
+    _add_waiting(database, waiting)
+    _take(database, in_hand)
 
 
-def _add_ended(database: "psycopg.Connection[Any]", count: int) -> None:
-    database.execute(BEHIND)
-    database.execute(b"alter table drover.jobqueue set (fillfactor = 85)")
+def _add_ended(database: Database, count: int) -> None:
+    _run(database, BEHIND)
+    _run(database, "alter table drover.jobqueue set (fillfactor = 85)")
     for first, last in _blocks(count, 500_000):
-        database.execute(ENDED.encode(), (first, last, count, count))
-    database.execute(b"alter table drover.jobqueue set (fillfactor = 40)")
-    database.execute(TRIES.encode())
-    database.execute(BEFORE)
+        _run(database, ENDED, first, last, count, count)
+    _run(database, "alter table drover.jobqueue set (fillfactor = 40)")
+    _run(database, TRIES)
+    _run(database, BEFORE)
 
 
-def _add_waiting(database: "psycopg.Connection[Any]", count: int) -> None:
+def _add_waiting(database: Database, count: int) -> None:
     """Add three quarters in bulk, and a part of each kind that waits for something else than its turn."""
     part = count // 20
     for first, last in _blocks(count - 5 * part, BULK):
-        database.execute(WAITING.encode(), (first, last))
+        _run(database, WAITING, first, last)
     for first, last in _blocks(part, BULK):
-        database.execute(UNSERVED.encode(), (first, last))
-    database.execute(SINGLE.format(count=part).encode())
-    database.execute(CHILDREN.encode(), (part,))
-    database.execute(BEHIND)
-    database.execute(BLOCKED.format(count=2 * part).encode())
-    database.execute(BEFORE)
+        _run(database, UNSERVED, first, last)
+    _run(database, SINGLE.format(count=part))
+    _run(database, CHILDREN, part)
+    _run(database, BEHIND)
+    _run(database, BLOCKED.format(count=2 * part))
+    _run(database, BEFORE)
 
 
-def _take(database: "psycopg.Connection[Any]") -> None:
-    database.execute(BEHIND)
-    taken = [pk for (pk,) in database.execute(TAKEN.encode())]
-    database.execute(MARKED.encode(), (taken,))
-    database.execute(BEFORE)
+def _take(database: Database, count: int) -> None:
+    _run(database, BEHIND)
+    for jobs in _run(database, TAKEN, count):
+        _run(database, MARKED, *jobs)
+    _run(database, BEFORE)
+
+
+def _run(database: Database, text: str, *values: object) -> list[tuple[Any, ...]]:
+    cursor = database.execute(text.encode(), values or None)
+    return cursor.fetchall() if cursor.description else []
 
 
 def _blocks(count: int, most: int) -> Sequence[tuple[int, int]]:

@@ -4,33 +4,36 @@ The database stays the same meanwhile: no daemon runs, and nothing is commanded.
 """
 
 import os
-import pty
-import select
-import subprocess
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from http.client import HTTPConnection
-from typing import Any, Final
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPMessage
+from typing import Final
 
 from psycopg.conninfo import make_conninfo
 
 from scheduler.cli.command_table import SORTS
 from scheduler.model.states import JOB_STATES
+from tests import warm
 from tests.bench import crowd
-from tests.bench.place import PROJECT, START_S, Place
+from tests.bench.place import Place
+from tests.terminal_tools import on_terminal
 
 MOST_S: Final = 60.0  # that an answer may take; one that does not come, or is an error, counts as much
 DROVER: Final = (sys.executable, "-m", "scheduler.cli.main")
-SAID: Final = (0, 1, 2, 3)  # exit statuses of a command that could look; `health` has several
+SAID: Final = {"health": (0, 1, 2)}  # exit statuses of a command that could look, if not 0
+DONE: Final = 40  # a job that is done and has a log, output and events
 OWNER: Final = "ann"  # who sees only her own jobs
 FACTS: Final = """
-select (select max(jdep_jq_fk) from drover.jobdepends) as unmet, (select max(blocked_jq_fk) from drover.blocked) as blocked,
-       (select min(hand_jobs[1]) from drover.in_hand) as in_hand, (select max(log_jq_fk) from drover.log) as logged,
-       (select min(claim_first) from drover.claimable) as waiting, (select max(out_jq_fk) from drover.output) as printed
+select (select max(jdep_jq_fk) from drover.jobdepends) as unmet,
+       (select max(blocked_jq_fk) from drover.blocked) as blocked,
+       (select min(hand_jobs[1]) from drover.in_hand) as in_hand,
+       (select min(claim_first) from drover.claimable) as waiting
 """
 
 Look = Callable[[], float]
@@ -38,17 +41,17 @@ Look = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A database that is looked at: some of its jobs, and the port of its dashboard."""
+    """A database that is looked at, and some of its jobs."""
 
     place: Place
     jobs: Mapping[str, int]
-    port: int
+    dashboard: "Dashboard"
 
     def looks(self) -> dict[str, Look]:
         """Return all that people look at, by what they ask for."""
         commands = {words: partial(command, self.place, words.split()) for words in self._commands()}
         own = {f"{words} as {OWNER}": partial(command, self.place, words.split(), OWNER) for words in self._own()}
-        pages = {f"page {path}": partial(page, self.port, path) for path in self._pages()}
+        pages = {f"page {path}": partial(page, self.dashboard, path) for path in self._pages()}
         named = {**commands, "top": partial(top, self.place), **own, **pages}
         numbers = {str(pk): name.upper() for name, pk in self.jobs.items()}
         return {" ".join(numbers.get(word, word) for word in _words(said)): look for said, look in named.items()}
@@ -61,10 +64,10 @@ class Beside:
             *(f"ls -S {state}" for state in JOB_STATES), "ls --all --type type1", "ls --all --queue queue3",
             f"ls --all --by {OWNER}", "ls --all --by nobody", "ls --all --type nothing", "ls --all --group 1",
             "ls --all --since 1h", "why --all",
-            *(f"why {pk[name]}" for name in ("waiting", "unmet", "blocked", "in_hand", "logged")),
-            *(f"show {pk[name]}" for name in ("waiting", "in_hand", "logged")), f"wait {pk['logged']}",
-            f"exit {pk['logged']}", f"out {pk['printed']}", f"items {pk['logged']}",
-            "log", f"log {pk['logged']}", "events", f"events {pk['printed']}", "metrics --textfile -",
+            *(f"why {pk[name]}" for name in ("waiting", "unmet", "blocked", "in_hand", "done")),
+            *(f"show {pk[name]}" for name in ("waiting", "in_hand", "done")), f"wait {pk['done']}",
+            f"exit {pk['done']}", f"out {pk['done']}", f"items {pk['done']}",
+            "log", f"log {pk['done']}", "events", f"events {pk['done']}", "metrics --textfile -",
         ]  # fmt: skip
 
     def _own(self) -> list[str]:
@@ -72,11 +75,11 @@ class Beside:
 
     def _pages(self) -> list[str]:
         filters = [
-            "type=type1", "queue=queue3", "host=host1", f"by={OWNER}", "by=nobody", "group=1", "since=1h", "text=single",
-            *(f"state={state}" for state in JOB_STATES), f"before={self.jobs['logged']}",
+            "type=type1", "queue=queue3", "host=host1", f"by={OWNER}", "by=nobody", "group=1", "since=1h",
+            "text=single", *(f"state={state}" for state in JOB_STATES), f"before={self.jobs['done']}",
         ]  # fmt: skip
-        jobs = [f"/jobs/{self.jobs[name]}" for name in ("waiting", "unmet", "in_hand", "logged")]
-        logs = ["/log", "/log?kind=ERROR", "/log?text=argument", f"/log?job={self.jobs['logged']}"]
+        jobs = [f"/jobs/{self.jobs[name]}" for name in ("waiting", "unmet", "in_hand", "done")]
+        logs = ["/log", "/log?kind=ERROR", "/log?text=argument", f"/log?job={self.jobs['done']}"]
         return ["/", "/jobs", *(f"/jobs?{query}" for query in filters), *jobs, *logs, "/conditions", "/schedules"]
 
 
@@ -84,16 +87,17 @@ class Beside:
 def beside(place: Place) -> Iterator[Beside]:
     """Yield a filled database with its dashboard."""
     place.login(OWNER, "drover_frontend")
-    with place.database() as database, dashboard(place) as port:
+    with place.database() as database, dashboard(place) as pages:
         cursor = database.execute(FACTS.encode())
         jobs = dict(zip((column.name for column in cursor.description or ()), cursor.fetchone() or (), strict=True))
-        yield Beside(place, jobs | {"own": 1}, port)
+        yield Beside(place, jobs | {"own": 1, "done": DONE}, pages)
 
 
 def filled(place: Place, name: str, ended: int, waiting: int) -> Place:
     """Make a database of that name with so many jobs that have ended and that wait."""
     made = place.in_database(name)
-    crowd.fill(made, ended, waiting)
+    with made.database() as database:
+        crowd.fill(database, ended, waiting)
     return made
 
 
@@ -101,77 +105,68 @@ def filled(place: Place, name: str, ended: int, waiting: int) -> Place:
 
 
 def command(place: Place, words: Sequence[str], user: str = "") -> float:
-    """Return the seconds that a command takes."""
+    """Return the seconds that a command takes, without those to import it."""
     begun = time.monotonic()
-    with suppress(subprocess.TimeoutExpired):
-        done = subprocess.run(
-            [*DROVER, *words], cwd=PROJECT, env=_environment(place, user), capture_output=True, timeout=MOST_S
-        )
-        if done.returncode in SAID:
-            return time.monotonic() - begun
-        sys.stderr.write(f"drover {' '.join(words)}: status {done.returncode}: {done.stderr.decode()[-500:]}\n")
+    done = warm.run([*DROVER, *words], env=_environment(place, user))
+    if done.returncode in SAID.get(words[0], (0,)):
+        return time.monotonic() - begun
+    sys.stderr.write(f"drover {' '.join(words)}: status {done.returncode}: {done.stderr[-500:]}\n")
     return MOST_S
 
 
 def top(place: Place) -> float:
-    """Return the seconds until `drover top` has drawn its screen, on a terminal."""
+    """Return the seconds until `drover top` has drawn its screen."""
     begun = time.monotonic()
-    screen, terminal = pty.openpty()
-    argv, environment = [*DROVER, "top"], _environment(place, "") | {"TERM": "xterm"}
-    with subprocess.Popen(argv, cwd=PROJECT, env=environment, stdin=terminal, stdout=terminal, stderr=terminal) as shown:
-        os.close(terminal)
-        said = _read_until(screen, b"quit", begun + MOST_S)
-        took = time.monotonic() - begun
-        with suppress(OSError):
-            os.write(screen, b"q")
-        _read_until(screen, b"\x1b[?1049l", time.monotonic() + START_S)
-        shown.kill()
-    os.close(screen)
-    return took if b"quit" in said else MOST_S
-
-
-def page(port: int, path: str) -> float:
-    """Return the seconds that a page of the dashboard takes."""
-    begun = time.monotonic()
-    connection = HTTPConnection("127.0.0.1", port, timeout=MOST_S)
-    with suppress(OSError):
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        answer.read()
-        if answer.status == 200:
-            return time.monotonic() - begun
-        sys.stderr.write(f"{path}: status {answer.status}\n")
+    with on_terminal([*DROVER, "top"], _environment(place), 50, 160) as (terminal, _), suppress(AssertionError):
+        terminal.until("quit")
+        return time.monotonic() - begun
     return MOST_S
 
 
+def page(dashboard: "Dashboard", path: str) -> float:
+    """Return the seconds that a page takes."""
+    begun = time.monotonic()
+    with suppress(OSError):
+        status, _ = dashboard.ask("GET", path)
+        if status == HTTPStatus.OK:
+            return time.monotonic() - begun
+        sys.stderr.write(f"{path}: status {status}\n")
+    return MOST_S
+
+
+class Dashboard:
+    """A dashboard, and one who has signed in."""
+
+    def __init__(self, port: int, key: str) -> None:
+        self._port, self._cookie = port, ""
+        _, headers = self.ask("POST", "/sign-in", f"role=&password={key}")
+        self._cookie = headers.get("set-cookie", "").partition(";")[0]
+        assert self._cookie, "the dashboard refuses its key"
+
+    def ask(self, method: str, path: str, form: str = "") -> "tuple[int, HTTPMessage]":
+        """Return status and headers of the answer. Errors: OSError."""
+        with closing(HTTPConnection("127.0.0.1", self._port, timeout=MOST_S)) as connection:
+            headers = {"content-type": "application/x-www-form-urlencoded"} if form else {"cookie": self._cookie}
+            connection.request(method, path, form or None, headers)
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status, answer.headers
+
+
 @contextmanager
-def dashboard(place: Place) -> Iterator[int]:
-    """Run a dashboard; yield its port."""
-    argv = [*DROVER, "web", "--port", "0"]
-    with subprocess.Popen(argv, cwd=PROJECT, env=_environment(place, ""), stdout=subprocess.PIPE) as served:
-        assert served.stdout is not None
-        try:
-            said = served.stdout.readline().decode()
-            yield int(said.split("/ until", maxsplit=1)[0].rsplit(":", 1)[1])
-        finally:
-            served.terminate()
+def dashboard(place: Place) -> Iterator[Dashboard]:
+    """Run a dashboard on a terminal, where it shows its key, and sign in."""
+    with on_terminal([*DROVER, "web", "--port", "0"], _environment(place), 50, 200) as (terminal, _):
+        terminal.until("a secret of this run")
+        found = re.search(r":(\d+)/sign-in#([\w-]+)", terminal.text)
+        assert found, terminal.text
+        yield Dashboard(int(found[1]), found[2])
 
 
-def _environment(place: Place, user: str) -> dict[str, str]:
-    conninfo = make_conninfo(place.conninfo, **({"user": user} if user else {}))
-    return os.environ | {"DROVER_DATABASE_URL": conninfo, "PYTHONPATH": str(PROJECT)}
-
-
-def _read_until(file: int, word: bytes, deadline: float) -> bytes:
-    said = b""
-    while word not in said and (left := deadline - time.monotonic()) > 0:
-        if not select.select([file], [], [], left)[0]:
-            break
-        try:
-            said += os.read(file, 65_536)
-        except OSError:  # nobody has the terminal any more
-            break
-    return said
+def _environment(place: Place, user: str = "") -> dict[str, str]:
+    limit = f"-c statement_timeout={MOST_S:.0f}s"
+    conninfo = make_conninfo(place.conninfo, options=limit, **({"user": user} if user else {}))
+    return os.environ | {"DROVER_DATABASE_URL": conninfo}
 
 
 def _words(said: str) -> list[str]:
