@@ -13,7 +13,16 @@ Database = psycopg.Connection[Any]
 IN_HAND: Final = 1000
 BULK: Final = 5000  # jobs of one insert
 OWNER: Final = "12345678-1234-1234-1234-123456789abc"
-# Jobs of the last hour, day and month. Front-ends hand in blocks of a type, queue and submitter; each tenth is single.
+UNWATCHED: Final = """
+do $$
+declare
+  name regclass;
+begin
+  for name in select oid from pg_class where relnamespace = 'drover'::regnamespace and relkind = 'r' loop
+    execute format('alter table %s set (autovacuum_enabled = off)', name);
+  end loop;
+end $$
+"""
 SITE: Final = """
 insert into drover.queue (queue_name, queue_group, queue_concurrency)
 select case n when 0 then 'default' else 'queue' || n end, case n when 9 then 'idle' else 'default' end,
@@ -38,7 +47,7 @@ select '{owner}', n, case n when -1 then 1 else 7 end, case n when -1 then 'owne
 insert into drover.job (job_name, job_user)
 select 'group' || n, 'user' || mod(n, 5) from generate_series(1, 200) n;
 """
-# The columns of a block of jobs: i is the number of the job among all, b that of its block.
+# The columns of a job. Front-ends hand in blocks of a type, queue and submitter: i is the number of the job among all, b that of its block.
 KIND: Final = """
 'type' || mod(b, 20), case mod(b / 20, 10) when 0 then 'default' else 'queue' || mod(b / 20, 10) end,
 case mod(b, 7) when 0 then 'host' || mod(b / 7, 5) end,
@@ -135,7 +144,11 @@ BEFORE: Final = "set session_replication_role = origin"
 
 
 def fill(database: Database, ended: int, waiting: int, in_hand: int = IN_HAND) -> None:
-    """Add so many jobs that have ended and that wait; those that ended with full pages, as after their life."""
+    """Add so many jobs that have ended and that wait; those that ended with full pages, as after their life.
+
+    The tables are never analysed, unless somebody does.
+    """
+    _run(database, UNWATCHED)
     _run(database, SITE.format(owner=OWNER))
     _add_ended(database, ended)
     _add_waiting(database, waiting)
@@ -154,7 +167,7 @@ def _add_ended(database: Database, count: int) -> None:
 
 def _add_waiting(database: Database, count: int) -> None:
     """Add three quarters in bulk, and a part of each kind that waits for something else than its turn."""
-    part = count // 20
+    part = max(count // 20, 1)
     for first, last in _blocks(count - 5 * part, BULK):
         _run(database, WAITING, first, last)
     for first, last in _blocks(part, BULK):

@@ -24,6 +24,7 @@ from tests.bench import crowd
 from tests.bench.place import Place
 from tests.terminal_tools import on_terminal
 
+FEW: Final = (9_000, 1_000)  # jobs that have ended and that wait, of the database that others are compared with
 MOST_S: Final = 60.0  # that an answer may take; one that does not come, or is an error, counts as much
 DROVER: Final = (sys.executable, "-m", "scheduler.cli.main")
 SAID: Final = {"health": (0, 1, 2)}  # exit statuses of a command that could look, if not 0

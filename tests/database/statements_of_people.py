@@ -98,7 +98,6 @@ LISTS: Final = [
 LOGS: Final = [
     Case("page_of_log", logins=SEES_ALL),
     Case("page_of_log", logins=SEES_OWN, said="of one's own jobs", dear=READS_LOG),
-    Case("page_of_log", {"kind": "DEBUG"}, said="of a kind", dear=READS_LOG),
     Case("page_of_log", {"text": "nothing is like this"}, said="with a text", dear=READS_LOG),
     Case("log_rows", logins=SEES_ALL),
     Case("log_rows", logins=SEES_OWN, said="of one's own jobs", dear=READS_LOG),

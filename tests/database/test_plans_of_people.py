@@ -17,7 +17,6 @@ from tests.bench import crowd
 from tests.conftest import _database
 from tests.counts.meters import buffers
 from tests.database.statements_of_people import CASES, NOT_LOOKED_AT, USUAL, Case
-from tests.database.test_plans import KEEP
 
 ENDED, WAITING, IN_HAND = 400, 200, 200
 TIMES = 40  # as many that ended and that wait
@@ -67,7 +66,6 @@ def _filled(stack: ExitStack, postgres: str, template: str, times: int) -> list[
     """Return the conninfo of two databases with the same jobs, of which the second is analysed."""
     raw, conninfo = stack.enter_context(_database(postgres, template))
     with psycopg.connect(conninfo, autocommit=True) as database:
-        database.execute(KEEP.encode())
         crowd.fill(database, ENDED * times, WAITING * times, IN_HAND)
     _, analysed = stack.enter_context(_database(postgres, raw))
     with psycopg.connect(analysed, autocommit=True) as database:
