@@ -112,7 +112,14 @@ ended as (
                  (:codes::integer[])[least(n, cardinality(:codes::integer[]))] as code
             from generate_series(1, cardinality(:pks::bigint[])) as n) u
    where j.jq_pk between u.pk and u.pk and {{is_in_hand}}
-  returning j.jq_pk, j.jq_has_children, j.jq_job_fk, u.n)
+  returning j.jq_pk, j.jq_has_children, j.jq_job_fk, u.n, jq_type, jq_queue, jq_host, jq_submitter, jq_queued,
+            jq_starttime, jq_urgent, jq_priority),
+counted as (  -- which the trigger `moved` leaves to this statement
+  insert into drover.job_change
+  select drover.zone_of(jq_pk), jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), jq_submitter, 'queued', 'done',
+         count(*), min(jq_queued), now(), max(extract(epoch from jq_starttime - jq_queued)),
+         max(extract(epoch from now() - jq_starttime)), min(drover.rank(jq_urgent, jq_priority))
+    from ended group by 1, 2, 3, 4, 5)
 
 -- fragment: announced
 -- Tell who listens of these ends, and record them for those who subscribed.
@@ -539,15 +546,15 @@ c as materialized (select j from given where not exists (select from clashes)),
 me as (
   insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid, scheduler_boot_id,
                                 scheduler_pid_space, scheduler_pid_start, scheduler_version, scheduler_lease,
-                                scheduler_takes_shared, scheduler_verbs)
+                                scheduler_takes_shared, scheduler_counts, scheduler_verbs)
   select :owner::uuid, :group::text, j ->> 'host', (j ->> 'pid')::integer, j ->> 'boot_id', j ->> 'pid_space',
-         (j ->> 'pid_start')::bigint, j ->> 'version', (j ->> 'lease')::float8, true,
+         (j ->> 'pid_start')::bigint, j ->> 'version', (j ->> 'lease')::float8, true, true,
          array(select jsonb_array_elements_text(j -> 'verbs')) from c
   on conflict (scheduler_uuid) do update
     set scheduler_seen = now(), scheduler_version = excluded.scheduler_version,
         scheduler_host = excluded.scheduler_host, scheduler_pid = excluded.scheduler_pid,
         scheduler_boot_id = excluded.scheduler_boot_id, scheduler_pid_space = excluded.scheduler_pid_space,
-        scheduler_pid_start = excluded.scheduler_pid_start,
+        scheduler_pid_start = excluded.scheduler_pid_start, scheduler_counts = excluded.scheduler_counts,
         scheduler_verbs = excluded.scheduler_verbs),
 g as (insert into drover.scheduler_group (group_name) select :group::text from c on conflict do nothing),
 h as (
@@ -1870,6 +1877,11 @@ insert into drover.counter as c (counter_name, counter_labels, counter_value)
 select name, labels, sum(value) from (select * from given union all select * from beside) u
  group by name, labels order by name, labels
 on conflict (counter_name, counter_labels) do update set counter_value = c.counter_value + excluded.counter_value
+
+-- name: add_up_changes
+-- Add up what was counted of jobs, `most` rows at most, and count `zones` zones anew if the counts may be wrong. Return
+-- how many rows were added up, and how many zones are left.
+select drover.add_up_changes(:most::integer), drover.recount_next(:zones::integer)
 
 -- name: show_hosts
 -- Write when the next attempt is made to reach hosts of the group that cannot be, and why; null if they can.

@@ -161,7 +161,8 @@ grant select (job_pk, job_hidden) on drover.job to drover_tenant;
 grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup,
   drover.my_item_failure, drover.my_graph, drover.my_jobd, drover.my_job_groups, drover.my_jobdepends,
   drover.my_blocked, drover.my_stages, drover.my_phases, drover.my_event, drover.my_subscription, drover.my_delivery,
-  drover.our_jobs, drover.our_log, drover.our_output, drover.our_why, drover.our_detached
+  drover.our_jobs, drover.our_log, drover.our_output, drover.our_why, drover.our_detached, drover.my_job_counts,
+  drover.my_job_zones, drover.our_job_counts, drover.our_job_zones
   to drover_frontend, drover_frontend_sql, drover_tenant;
 grant execute on function drover.fellows(), drover.shared_jobs(), drover.job_share(bigint, name, boolean)
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
@@ -193,7 +194,7 @@ grant insert, update, delete
   on drover.placement, drover.quota, drover.tenant, drover.tenant_queue, drover.variable
   to drover_operator;
 grant update (limit_bytes) on drover.size_limit to drover_operator;
-grant execute on function drover.flush_jobs(bigint[]) to drover_operator;
+grant execute on function drover.flush_jobs(bigint[]), drover.recount(bigint, integer) to drover_operator;
 -- What a schedule queues is inserted by the scheduler, in the name of the role that added it.
 grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_catch_up,
               schedule_jitter, schedule_overlap, schedule_enabled, schedule_job, schedule_next),
@@ -207,7 +208,8 @@ grant select on drover.jobs_masked, drover.why_masked, drover.phases, drover.blo
   drover.impossible, drover.graph,
   drover.jobdepends,
   drover.queue, drover.host, drover.placement, drover.scheduler, drover.scheduler_group, drover.migration,
-  drover.later_migration, drover.condition, drover.counters, drover.depth, drover.vitals to drover_readonly;
+  drover.later_migration, drover.condition, drover.counters, drover.depth, drover.vitals,
+  drover.job_counts, drover.job_zones to drover_readonly;
 grant select (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_end, att_outcome,
               att_exitcode, att_signal)
   on drover.attempt to drover_readonly;
@@ -245,12 +247,15 @@ grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover
 grant update on drover.claimable to drover_scheduler;  -- to lock the rows that it claims: none is ever changed
 grant insert, update on drover.counter to drover_scheduler;
 grant insert, update, delete on drover.counter_new to drover_scheduler;  -- update: to lock the rows that it adds up
+grant insert on drover.job_change to drover_scheduler;
 grant insert, update, delete on drover.detached to drover_scheduler;
 grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output,
   drover.item_failure, drover.command_ack to drover_scheduler;
 grant execute on function drover.settle(bigint[], bigint, integer, boolean), drover.announce(bigint[], text[]),
   drover.json_bytes(jsonb), drover.is_over(text), drover.texts(jsonb), drover.roles_of(name),
-  drover.block_of(bigint), drover.wards(name) to drover_scheduler;
+  drover.block_of(bigint), drover.zone_of(bigint), drover.rank(boolean, text), drover.wards(name) to drover_scheduler;
+-- Adds up what was counted of jobs.
+grant execute on function drover.add_up_changes(integer), drover.recount_next(integer) to drover_scheduler;
 -- Removes jobs that ended long ago; drover_scheduler may remove none by itself.
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint),
   drover.prune(jsonb, integer, text, bigint) to drover_scheduler;

@@ -107,6 +107,53 @@ begin
   return null;
 end $$;
 
+CREATE FUNCTION drover.add_up_changes(most integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  taken integer;
+begin
+  if not drover.try_to_enter('job_change') then
+    return 0;  -- bounds need one session at a time, which takes all rows that it sees, or removes no kind
+  end if;
+  with taken as (
+    delete from job_change where ctid = any (array(select ctid from job_change limit most for update skip locked))
+    returning *),
+  moved as materialized (
+    select change_zone, change_type, change_queue, change_host, change_submitter, s.*
+      from taken
+     cross join lateral (
+       values (change_state, change_jobs, change_oldest, change_latest, change_waited, change_ran, change_rank),
+              (change_was, -change_jobs, null, null, null, null, null))
+           as s(state, jobs, oldest, latest, waited, ran, rank)
+     where s.state is not null),
+  totals as (
+    insert into job_total as t
+    select change_type, change_queue, change_host, change_submitter, state, sum(jobs)
+      from moved group by 1, 2, 3, 4, 5 order by 1, 2, 3, 4, 5
+    on conflict (total_type, total_queue, total_host, total_submitter, total_state)
+    do update set total_jobs = t.total_jobs + excluded.total_jobs where excluded.total_jobs <> 0),
+  zones as (
+    insert into job_zone as z
+    select change_zone, change_type, change_queue, change_host, change_submitter, state, sum(jobs), min(oldest),
+           max(latest), max(waited), max(ran), min(rank)
+      from moved group by 1, 2, 3, 4, 5, 6 order by 1, 2, 3, 4, 5, 6
+    on conflict (zone_number, zone_type, zone_queue, zone_host, zone_submitter, zone_state)
+    do update set zone_jobs = z.zone_jobs + excluded.zone_jobs,
+                  zone_oldest = least(z.zone_oldest, excluded.zone_oldest),
+                  zone_latest = greatest(z.zone_latest, excluded.zone_latest),
+                  zone_waited = greatest(z.zone_waited, excluded.zone_waited),
+                  zone_ran = greatest(z.zone_ran, excluded.zone_ran),
+                  zone_rank = least(z.zone_rank, excluded.zone_rank))
+  select count(*) into taken from taken;
+  if taken < most then
+    delete from job_total where total_jobs = 0;
+    delete from job_zone where zone_jobs = 0;
+  end if;
+  return taken;
+end $$;
+
 CREATE FUNCTION drover.agent_event(job bigint, said text) RETURNS bigint
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -378,12 +425,15 @@ CREATE FUNCTION drover.count_edges() RETURNS trigger
     SET search_path TO 'drover', 'pg_temp'
     AS $$
 declare
-  is_free boolean;
+  counted drover.jobqueue;
 begin
-  update jobqueue j set jq_unmet = (select count(*) from jobdepends where jdep_jq_fk = new.jq_pk and jdep_met_at is null)
-   where jq_pk = new.jq_pk and jq_unmet = 2147483647
-  returning jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null into is_free;
-  perform drover.offer_all(array[new.jq_pk]) where is_free;
+  update jobqueue j
+     set jq_unmet = (select count(*) from jobdepends where jdep_jq_fk = new.jq_pk and jdep_met_at is null)
+   where jq_pk = new.jq_pk and jq_unmet = 2147483647 returning * into counted;
+  if found then
+    perform drover.count_move(new, counted);
+    perform drover.offer_all(array[new.jq_pk]) where drover.is_claimable(counted);
+  end if;
   return null;
 end $$;
 
@@ -402,6 +452,136 @@ CREATE FUNCTION drover.count_ends(pks bigint[], states text[]) RETURNS void
    group by type, state, code
 $$;
 
+CREATE TABLE drover.jobqueue (
+    jq_pk bigint NOT NULL,
+    jq_job_fk bigint,
+    jq_name text,
+    jq_type text NOT NULL,
+    jq_args text DEFAULT ''::text NOT NULL,
+    jq_variables jsonb,
+    jq_msq boolean DEFAULT false NOT NULL,
+    jq_runonpfile text,
+    jq_host text,
+    jq_key text,
+    jq_tolerate bigint DEFAULT 0 NOT NULL,
+    jq_repeat boolean DEFAULT false NOT NULL,
+    jq_queue text DEFAULT 'default'::text,
+    jq_urgent boolean DEFAULT false NOT NULL,
+    jq_priority text DEFAULT 'n'::text NOT NULL COLLATE pg_catalog."C",
+    jq_not_before timestamp with time zone,
+    jq_not_after timestamp with time zone,
+    jq_wait_until timestamp with time zone,
+    jq_expires_at timestamp with time zone,
+    jq_live_key text,
+    jq_max_interruptions integer DEFAULT 3 NOT NULL,
+    jq_retries integer DEFAULT 0 NOT NULL,
+    jq_timeout interval,
+    jq_unique_key text,
+    jq_delete text[],
+    jq_mode drover.job_mode DEFAULT 'background'::drover.job_mode NOT NULL,
+    jq_state drover.job_state DEFAULT 'queued'::drover.job_state NOT NULL,
+    jq_attempt integer DEFAULT 0 NOT NULL,
+    jq_owner uuid,
+    jq_schedinfo text,
+    jq_interruptions integer DEFAULT 0 NOT NULL,
+    jq_failures integer DEFAULT 0 NOT NULL,
+    jq_rescued integer DEFAULT 0 NOT NULL,
+    jq_retry_at timestamp with time zone,
+    jq_unmet integer DEFAULT 0 NOT NULL,
+    jq_has_children boolean DEFAULT false NOT NULL,
+    jq_wanted text,
+    jq_queued timestamp with time zone DEFAULT now() NOT NULL,
+    jq_starttime timestamp with time zone,
+    jq_endtime timestamp with time zone,
+    jq_endtext text,
+    jq_end_bits integer DEFAULT 0 NOT NULL,
+    jq_exitcode integer,
+    jq_signal text,
+    jq_result jsonb,
+    jq_itemsprocessed bigint DEFAULT 0 NOT NULL,
+    jq_itemsfailed bigint DEFAULT 0 NOT NULL,
+    jq_itemstotal bigint,
+    jq_checkpoint jsonb,
+    jq_elapsedtime interval,
+    jq_processedtime interval,
+    jq_expected_end timestamp with time zone,
+    jq_done_by uuid,
+    jq_done_host text,
+    jq_done_pid integer,
+    jq_submitter name DEFAULT SESSION_USER NOT NULL,
+    jq_resubmit_of bigint,
+    jq_first_start timestamp with time zone,
+    jq_attempt_start timestamp with time zone,
+    jq_blocked_count integer,
+    CONSTRAINT jobqueue_jq_max_interruptions_check CHECK ((jq_max_interruptions >= 0)),
+    CONSTRAINT jobqueue_jq_priority_check CHECK (((jq_priority = 'n'::text) OR (jq_priority ~ '^[A-Za-z0-9]{1,16}$'::text))),
+    CONSTRAINT jobqueue_jq_retries_check CHECK ((jq_retries >= '-1'::integer)),
+    CONSTRAINT jobqueue_jq_timeout_check CHECK (((jq_timeout > '00:00:00'::interval) AND (jq_timeout <= '100 years'::interval))),
+    CONSTRAINT jobqueue_jq_tolerate_check CHECK ((jq_tolerate >= 0)),
+    CONSTRAINT jobqueue_jq_unmet_check CHECK ((jq_unmet >= 0)),
+    CONSTRAINT jobqueue_jq_variables_check CHECK ((jsonb_typeof(jq_variables) = 'object'::text)),
+    CONSTRAINT jobqueue_key_needs_sql CHECK (((jq_key IS NULL) OR jq_msq)),
+    CONSTRAINT jobqueue_name_is_type_dot_nonce CHECK (((jq_name ~ '^[^.[:space:]]+[.][^.[:space:]]+$'::text) AND (split_part(jq_name, '.'::text, 1) = jq_type))),
+    CONSTRAINT jobqueue_repeat_needs_sql CHECK (((NOT jq_repeat) OR jq_msq)),
+    CONSTRAINT jobqueue_start_window_is_of_dates CHECK ((((LEAST(jq_not_before, jq_not_after) AT TIME ZONE 'UTC'::text) >= '0001-01-02 00:00:00'::timestamp without time zone) AND ((GREATEST(jq_not_before, jq_not_after) AT TIME ZONE 'UTC'::text) <= '9999-12-31 09:59:59'::timestamp without time zone))),
+    CONSTRAINT jobqueue_state_says_who_and_when CHECK (
+CASE
+    WHEN (jq_state < 'done'::drover.job_state) THEN ((jq_endtime IS NULL) AND (jq_end_bits = 0) AND ((jq_starttime IS NULL) = (jq_owner IS NULL)) AND ((jq_owner IS NOT NULL) = ((jq_state = 'claimed'::drover.job_state) OR (jq_state = 'running'::drover.job_state))))
+    ELSE ((jq_owner IS NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NOT NULL) AND
+    CASE jq_state
+        WHEN 'done'::drover.job_state THEN (jq_end_bits = ANY ('{1,5}'::integer[]))
+        WHEN 'skipped'::drover.job_state THEN (jq_end_bits = ANY ('{1,2}'::integer[]))
+        ELSE (jq_end_bits = ANY ('{2,6}'::integer[]))
+    END)
+END)
+)
+WITH (fillfactor='40', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+CREATE FUNCTION drover.count_move(old drover.jobqueue, new drover.jobqueue) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  was   text := drover.counted_state(old.jq_state, old.jq_unmet, old.jq_wait_until);
+  state text := drover.counted_state(new.jq_state, new.jq_unmet, new.jq_wait_until);
+  moves boolean := (old.jq_queue, old.jq_host) is distinct from (new.jq_queue, new.jq_host);
+begin
+  if not moves and was = state and (old.jq_queued, old.jq_urgent, old.jq_priority, old.jq_endtime)
+     is not distinct from (new.jq_queued, new.jq_urgent, new.jq_priority, new.jq_endtime) then
+    return;
+  elsif moves then
+    insert into job_change
+    values (zone_of(old.jq_pk), old.jq_type, coalesce(old.jq_queue, ''), coalesce(old.jq_host, ''), old.jq_submitter,
+            was, null, 1);
+  end if;
+  insert into job_change
+  values (zone_of(new.jq_pk), new.jq_type, coalesce(new.jq_queue, ''), coalesce(new.jq_host, ''), new.jq_submitter,
+          case when not moves then was end, state, 1, new.jq_queued, greatest(new.jq_queued, new.jq_endtime),
+          case when new.jq_endtime is not null then extract(epoch from new.jq_starttime - new.jq_queued) end,
+          extract(epoch from new.jq_endtime - new.jq_starttime), rank(new.jq_urgent, new.jq_priority));
+end $$;
+
+CREATE FUNCTION drover.count_removed() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  insert into job_change
+  select zone_of(jq_pk), jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), jq_submitter,
+         counted_state(jq_state, jq_unmet, jq_wait_until) as state, null, count(*)
+    from removed group by 1, 2, 3, 4, 5, 6;
+  return null;
+end $$;
+
+CREATE FUNCTION drover.count_truncated() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  truncate job_change, job_total, job_zone;
+  return null;
+end $$;
+
 CREATE FUNCTION drover.count_unmet(jobs bigint[], more integer) RETURNS integer
     LANGUAGE plpgsql
     SET search_path TO 'drover', 'pg_temp'
@@ -412,12 +592,26 @@ declare
   moved   bigint[];
   step    record;
 begin
-  for step in select n, array_agg(pk) as pks from (select pk, count(*)::integer * more as n from unnest(jobs) as pk group by pk) c group by n loop
+  for step in
+    select n, array_agg(pk) as pks
+      from (select pk, count(*)::integer * more as n from unnest(jobs) as pk group by pk) c group by n
+  loop
     with changed as (
       update jobqueue j set jq_unmet = drover.unmet(jq_unmet, step.n, j.xmin)
-       where jq_pk = any (step.pks) and jq_unmet < 2147483647 and case when more < 0 then jq_unmet > 0 else jq_state in ('held', 'queued') end
-      returning jq_pk, jq_state = 'queued' and jq_wait_until is null and jq_unmet = greatest(step.n, 0) as is_moved)
-    select counted + count(*), array_agg(jq_pk) filter (where is_moved) into counted, moved from changed;
+       where jq_pk = any (step.pks) and jq_unmet < 2147483647
+         and case when more < 0 then jq_unmet > 0 else jq_state in ('held', 'queued') end
+      returning jq_pk, jq_state = 'queued' and jq_unmet = greatest(step.n, 0) as is_counted, jq_wait_until,
+                jq_type, jq_queue, jq_host, jq_submitter, jq_queued, jq_urgent, jq_priority),
+    recounted as (
+      insert into job_change
+      select zone_of(jq_pk), jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), jq_submitter,
+             case when more < 0 then 'unmet' when is_early then 'early' else 'queued' end,
+             case when more > 0 then 'unmet' when is_early then 'early' else 'queued' end,
+             count(*), min(jq_queued), max(jq_queued), null, null, min(rank(jq_urgent, jq_priority))
+        from changed cross join lateral (select jq_wait_until is not null as is_early) e
+       where is_counted group by 1, 2, 3, 4, 5, is_early)
+    select counted + count(*), array_agg(jq_pk) filter (where is_counted and jq_wait_until is null)
+      into counted, moved from changed;
     if moved is not null and more < 0 then
       perform drover.offer_all(moved);
     elsif moved is not null then
@@ -426,6 +620,13 @@ begin
   end loop;
   return counted;
 end $$;
+
+CREATE FUNCTION drover.counted_state(state drover.job_state, unmet integer, wait_until timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select case when state > 'running' or state = 'held' then state::text
+              when unmet > 0 then 'unmet' when wait_until is not null then 'early' else 'queued' end
+$$;
 
 CREATE FUNCTION drover.cycle_below(tops bigint[], OUT jobs bigint[], OUT cycle bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
@@ -695,91 +896,6 @@ begin
   end;
   perform set_config('lock_timeout', limits, true);
 end $$;
-
-CREATE TABLE drover.jobqueue (
-    jq_pk bigint NOT NULL,
-    jq_job_fk bigint,
-    jq_name text,
-    jq_type text NOT NULL,
-    jq_args text DEFAULT ''::text NOT NULL,
-    jq_variables jsonb,
-    jq_msq boolean DEFAULT false NOT NULL,
-    jq_runonpfile text,
-    jq_host text,
-    jq_key text,
-    jq_tolerate bigint DEFAULT 0 NOT NULL,
-    jq_repeat boolean DEFAULT false NOT NULL,
-    jq_queue text DEFAULT 'default'::text,
-    jq_urgent boolean DEFAULT false NOT NULL,
-    jq_priority text DEFAULT 'n'::text NOT NULL COLLATE pg_catalog."C",
-    jq_not_before timestamp with time zone,
-    jq_not_after timestamp with time zone,
-    jq_wait_until timestamp with time zone,
-    jq_expires_at timestamp with time zone,
-    jq_live_key text,
-    jq_max_interruptions integer DEFAULT 3 NOT NULL,
-    jq_retries integer DEFAULT 0 NOT NULL,
-    jq_timeout interval,
-    jq_unique_key text,
-    jq_delete text[],
-    jq_mode drover.job_mode DEFAULT 'background'::drover.job_mode NOT NULL,
-    jq_state drover.job_state DEFAULT 'queued'::drover.job_state NOT NULL,
-    jq_attempt integer DEFAULT 0 NOT NULL,
-    jq_owner uuid,
-    jq_schedinfo text,
-    jq_interruptions integer DEFAULT 0 NOT NULL,
-    jq_failures integer DEFAULT 0 NOT NULL,
-    jq_rescued integer DEFAULT 0 NOT NULL,
-    jq_retry_at timestamp with time zone,
-    jq_unmet integer DEFAULT 0 NOT NULL,
-    jq_has_children boolean DEFAULT false NOT NULL,
-    jq_wanted text,
-    jq_queued timestamp with time zone DEFAULT now() NOT NULL,
-    jq_starttime timestamp with time zone,
-    jq_endtime timestamp with time zone,
-    jq_endtext text,
-    jq_end_bits integer DEFAULT 0 NOT NULL,
-    jq_exitcode integer,
-    jq_signal text,
-    jq_result jsonb,
-    jq_itemsprocessed bigint DEFAULT 0 NOT NULL,
-    jq_itemsfailed bigint DEFAULT 0 NOT NULL,
-    jq_itemstotal bigint,
-    jq_checkpoint jsonb,
-    jq_elapsedtime interval,
-    jq_processedtime interval,
-    jq_expected_end timestamp with time zone,
-    jq_done_by uuid,
-    jq_done_host text,
-    jq_done_pid integer,
-    jq_submitter name DEFAULT SESSION_USER NOT NULL,
-    jq_resubmit_of bigint,
-    jq_first_start timestamp with time zone,
-    jq_attempt_start timestamp with time zone,
-    jq_blocked_count integer,
-    CONSTRAINT jobqueue_jq_max_interruptions_check CHECK ((jq_max_interruptions >= 0)),
-    CONSTRAINT jobqueue_jq_priority_check CHECK (((jq_priority = 'n'::text) OR (jq_priority ~ '^[A-Za-z0-9]{1,16}$'::text))),
-    CONSTRAINT jobqueue_jq_retries_check CHECK ((jq_retries >= '-1'::integer)),
-    CONSTRAINT jobqueue_jq_timeout_check CHECK (((jq_timeout > '00:00:00'::interval) AND (jq_timeout <= '100 years'::interval))),
-    CONSTRAINT jobqueue_jq_tolerate_check CHECK ((jq_tolerate >= 0)),
-    CONSTRAINT jobqueue_jq_unmet_check CHECK ((jq_unmet >= 0)),
-    CONSTRAINT jobqueue_jq_variables_check CHECK ((jsonb_typeof(jq_variables) = 'object'::text)),
-    CONSTRAINT jobqueue_key_needs_sql CHECK (((jq_key IS NULL) OR jq_msq)),
-    CONSTRAINT jobqueue_name_is_type_dot_nonce CHECK (((jq_name ~ '^[^.[:space:]]+[.][^.[:space:]]+$'::text) AND (split_part(jq_name, '.'::text, 1) = jq_type))),
-    CONSTRAINT jobqueue_repeat_needs_sql CHECK (((NOT jq_repeat) OR jq_msq)),
-    CONSTRAINT jobqueue_start_window_is_of_dates CHECK ((((LEAST(jq_not_before, jq_not_after) AT TIME ZONE 'UTC'::text) >= '0001-01-02 00:00:00'::timestamp without time zone) AND ((GREATEST(jq_not_before, jq_not_after) AT TIME ZONE 'UTC'::text) <= '9999-12-31 09:59:59'::timestamp without time zone))),
-    CONSTRAINT jobqueue_state_says_who_and_when CHECK (
-CASE
-    WHEN (jq_state < 'done'::drover.job_state) THEN ((jq_endtime IS NULL) AND (jq_end_bits = 0) AND ((jq_starttime IS NULL) = (jq_owner IS NULL)) AND ((jq_owner IS NOT NULL) = ((jq_state = 'claimed'::drover.job_state) OR (jq_state = 'running'::drover.job_state))))
-    ELSE ((jq_owner IS NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NOT NULL) AND
-    CASE jq_state
-        WHEN 'done'::drover.job_state THEN (jq_end_bits = ANY ('{1,5}'::integer[]))
-        WHEN 'skipped'::drover.job_state THEN (jq_end_bits = ANY ('{1,2}'::integer[]))
-        ELSE (jq_end_bits = ANY ('{2,6}'::integer[]))
-    END)
-END)
-)
-WITH (fillfactor='40', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 
 CREATE FUNCTION drover.enter_recovery(job drover.jobqueue) RETURNS void
     LANGUAGE plpgsql
@@ -1802,6 +1918,9 @@ begin
   if is_so and not was then
     perform drover.offer(new, new.jq_attempt > 0 and new.jq_queued = old.jq_queued);
   end if;
+  if new.jq_state <> 'done' or new.jq_done_by is null then  -- others are counted by the statement that ends them
+    perform drover.count_move(old, new);
+  end if;
   return null;
 end $$;
 
@@ -1976,6 +2095,36 @@ begin
   if has_fair then
     has_fair := exists (select from arrived join drover.fair on fair_type = jq_type and fair_queue = jq_queue);
   end if;
+  if has_many and not has_fair and coalesce(current_setting('drover.has_edges', true), '') = '' then
+    with alike as materialized (
+      select zone_of(min(jq_pk)) as zone, min(jq_pk) as pk, count(*) as jobs,
+             case when count(*) > 1 then array_agg(jq_pk) end as pks, jq_queued, jq_type,
+             coalesce(jq_queue, '') as queue, coalesce(jq_host, '') as host, rank(jq_urgent, jq_priority) as rank,
+             by_record, jq_submitter, state
+        from (select *, not jq_msq and jq_rescued = 0 and jq_unique_key is null and jq_not_after is null as by_record,
+                     case when jq_state <> 'queued' then jq_state::text when jq_unmet > 0 then 'unmet'
+                          when jq_wait_until is not null then 'early' else 'queued' end as state
+                from arrived) a
+       group by case when by_record and (select drover.may_share()) or state <> 'queued'
+                  then drover.block_of(jq_pk) else jq_pk end,
+                jq_type, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued, by_record, jq_submitter, state),
+    offered as (
+      insert into drover.claimable (claim_jq_fk, claim_first, claim_jobs, claim_queued, claim_type, claim_queue,
+                                    claim_host, claim_rank, claim_by_record)
+      select case when jobs = 1 then pk end, pk, pks, jq_queued, jq_type, queue, host, rank, by_record
+        from alike where state = 'queued' and jq_type <> 'command')
+    insert into drover.job_change
+    select zone, jq_type, queue, host, jq_submitter, null, state, sum(jobs), min(jq_queued), max(jq_queued), null,
+           null, min(rank)
+      from alike group by zone, jq_type, queue, host, jq_submitter, state;
+    perform drover.notify('drover_queue', '');
+    return null;
+  end if;
+  insert into drover.job_change
+  select zone_of(jq_pk), jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), jq_submitter, null,
+         drover.counted_state(jq_state, jq_unmet, jq_wait_until), 1, jq_queued, jq_queued, null, null,
+         rank(jq_urgent, jq_priority)
+    from arrived;
   if current_setting('drover.has_edges', true) <> '' then
     perform drover.offer_all(array(
       select j.jq_pk from drover.jobqueue j where j.jq_pk = any (array(select jq_pk from arrived))
@@ -1984,18 +2133,7 @@ begin
     perform drover.line_up(array(
       select jq_pk from arrived where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null
         and jq_type <> 'command'));
-  elsif has_many then
-    insert into drover.claimable (claim_jq_fk, claim_first, claim_jobs, claim_queued, claim_type, claim_queue,
-                                  claim_host, claim_rank, claim_by_record)
-    select case when count(*) = 1 then min(jq_pk) end, min(jq_pk), case when count(*) > 1 then array_agg(jq_pk) end,
-           jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), drover.rank(jq_urgent, jq_priority),
-           by_record
-      from (select *, not jq_msq and jq_rescued = 0 and jq_unique_key is null and jq_not_after is null as by_record
-              from arrived
-             where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command') a
-     group by case when by_record and (select drover.may_share()) then drover.block_of(jq_pk) else jq_pk end,
-              jq_type, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued, by_record;
-  else  -- to prepare a grouping would cost more than it saves
+  else
     insert into drover.claimable (claim_jq_fk, claim_first, claim_queued, claim_type, claim_queue, claim_host,
                                   claim_rank, claim_by_record)
     select jq_pk, jq_pk, jq_queued, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''),
@@ -2527,6 +2665,60 @@ begin
     where sub_pk = sub and sub_scope = 'job' and jq_endtime is null;
 end $$;
 
+CREATE FUNCTION drover.recount(first bigint, zones integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  mended integer;
+begin
+  perform drover.enter('recount');
+  insert into job_change
+  select zone, type, queue, host, submitter, null, state, sum(jobs), min(oldest), max(latest), max(waited), max(ran),
+         min(rank)
+    from (select zone_of(jq_pk) as zone, jq_type as type, coalesce(jq_queue, '') as queue,
+                 coalesce(jq_host, '') as host, jq_submitter::text as submitter,
+                 counted_state(jq_state, jq_unmet, jq_wait_until) as state, count(*) as jobs,
+                 min(jq_queued) as oldest, max(greatest(jq_queued, jq_endtime)) as latest,
+                 max(extract(epoch from jq_starttime - jq_queued)::real) filter (where jq_endtime is not null)
+                   as waited,
+                 max(extract(epoch from jq_endtime - jq_starttime)::real) as ran,
+                 min(rank(jq_urgent, jq_priority)) as rank
+            from jobqueue where jq_pk between first * 4096 and (first + zones) * 4096 - 1
+           group by 1, 2, 3, 4, 5, 6
+           union all
+          select zone, type, queue, host, submitter, state, -jobs, null, null, null, null, null
+            from job_zones where zone between first and first + zones - 1) c
+   group by zone, type, queue, host, submitter, state having sum(jobs) <> 0;
+  get diagnostics mended = row_count;
+  return mended;
+end $$;
+
+CREATE FUNCTION drover.recount_next(zones integer) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  first bigint;
+  beyond bigint;
+begin
+  select place_zone into first from recount_place
+   where not exists (select from scheduler where not scheduler_counts
+                        and scheduler_seen > now() - make_interval(secs => scheduler_lease))
+     for update skip locked;
+  if not found then
+    return 0;
+  end if;
+  perform drover.recount(first, zones);
+  select greatest(zone_of((select max(jq_pk) from jobqueue)), (select max(zone_number) from job_zone)) + 1 into beyond;
+  if first + zones < beyond then
+    update recount_place set place_zone = first + zones;
+  else
+    delete from recount_place;
+  end if;
+  return greatest(beyond - first - zones, 0);
+end $$;
+
 CREATE FUNCTION drover.refuse() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -2815,6 +3007,9 @@ CREATE FUNCTION drover.show_all_in_hand() RETURNS trigger
     SET search_path TO 'drover', 'pg_temp'
     AS $$
 begin
+  if exists (select from scheduler where scheduler_uuid = new.group_owner and not scheduler_counts) then
+    insert into recount_place values (0) on conflict ((true)) do update set place_zone = 0;
+  end if;
   if exists (select from scheduler where scheduler_uuid = new.group_owner and not scheduler_takes_shared) then
     update jobqueue j
        set jq_state = 'claimed', jq_attempt = j.jq_attempt + 1, jq_owner = r.hand_owner,
@@ -3273,6 +3468,10 @@ CREATE FUNCTION drover.word(words text, n integer) RETURNS text
 '::text), '[ 	
 
 ]+'::text))[n];
+
+CREATE FUNCTION drover.zone_of(pk bigint) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (pk / 4096);
 
 CREATE TABLE drover.alert (
     alert_rule text NOT NULL,
@@ -4069,6 +4268,60 @@ ALTER TABLE drover.item_failure ALTER COLUMN item_pk ADD GENERATED ALWAYS AS IDE
     CACHE 1
 );
 
+CREATE TABLE drover.job_change (
+    change_zone bigint NOT NULL,
+    change_type text NOT NULL,
+    change_queue text NOT NULL,
+    change_host text NOT NULL,
+    change_submitter text NOT NULL,
+    change_was text,
+    change_state text,
+    change_jobs integer NOT NULL,
+    change_oldest timestamp with time zone,
+    change_latest timestamp with time zone,
+    change_waited real,
+    change_ran real,
+    change_rank text COLLATE pg_catalog."C"
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+CREATE TABLE drover.job_total (
+    total_type text NOT NULL,
+    total_queue text NOT NULL,
+    total_host text NOT NULL,
+    total_submitter text NOT NULL,
+    total_state text NOT NULL,
+    total_jobs bigint NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+CREATE VIEW drover.job_counts AS
+ SELECT c.type,
+    c.queue,
+    c.host,
+    c.submitter,
+    c.state,
+    (sum(c.jobs))::bigint AS jobs
+   FROM ( SELECT job_total.total_type AS type,
+            job_total.total_queue AS queue,
+            job_total.total_host AS host,
+            job_total.total_submitter AS submitter,
+            job_total.total_state AS state,
+            job_total.total_jobs AS jobs
+           FROM drover.job_total
+        UNION ALL
+         SELECT job_change.change_type,
+            job_change.change_queue,
+            job_change.change_host,
+            job_change.change_submitter,
+            s.state,
+            s.jobs
+           FROM (drover.job_change
+             CROSS JOIN LATERAL ( VALUES (job_change.change_state,job_change.change_jobs), (job_change.change_was,(- job_change.change_jobs))) s(state, jobs))
+          WHERE (s.state IS NOT NULL)) c
+  GROUP BY c.type, c.queue, c.host, c.submitter, c.state
+ HAVING (sum(c.jobs) <> (0)::numeric);
+
 ALTER TABLE drover.job ALTER COLUMN job_pk ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME drover.job_job_pk_seq
     START WITH 1
@@ -4077,6 +4330,67 @@ ALTER TABLE drover.job ALTER COLUMN job_pk ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE drover.job_zone (
+    zone_number bigint NOT NULL,
+    zone_type text NOT NULL,
+    zone_queue text NOT NULL,
+    zone_host text NOT NULL,
+    zone_submitter text NOT NULL,
+    zone_state text NOT NULL,
+    zone_jobs bigint NOT NULL,
+    zone_oldest timestamp with time zone,
+    zone_latest timestamp with time zone,
+    zone_waited real,
+    zone_ran real,
+    zone_rank text COLLATE pg_catalog."C"
+)
+WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+CREATE VIEW drover.job_zones AS
+ SELECT c.zone,
+    c.type,
+    c.queue,
+    c.host,
+    c.submitter,
+    c.state,
+    (sum(c.jobs))::bigint AS jobs,
+    min(c.oldest) AS oldest,
+    max(c.latest) AS latest,
+    max(c.waited) AS waited,
+    max(c.ran) AS ran,
+    min(c.rank) AS rank
+   FROM ( SELECT job_zone.zone_number AS zone,
+            job_zone.zone_type AS type,
+            job_zone.zone_queue AS queue,
+            job_zone.zone_host AS host,
+            job_zone.zone_submitter AS submitter,
+            job_zone.zone_state AS state,
+            job_zone.zone_jobs AS jobs,
+            job_zone.zone_oldest AS oldest,
+            job_zone.zone_latest AS latest,
+            job_zone.zone_waited AS waited,
+            job_zone.zone_ran AS ran,
+            job_zone.zone_rank AS rank
+           FROM drover.job_zone
+        UNION ALL
+         SELECT job_change.change_zone,
+            job_change.change_type,
+            job_change.change_queue,
+            job_change.change_host,
+            job_change.change_submitter,
+            s.state,
+            s.jobs,
+            s.oldest,
+            s.latest,
+            s.waited,
+            s.ran,
+            s.rank
+           FROM (drover.job_change
+             CROSS JOIN LATERAL ( VALUES (job_change.change_state,job_change.change_jobs,job_change.change_oldest,job_change.change_latest,job_change.change_waited,job_change.change_ran,job_change.change_rank), (job_change.change_was,(- job_change.change_jobs),NULL::timestamp with time zone,NULL::timestamp with time zone,NULL::real,NULL::real,NULL::text)) s(state, jobs, oldest, latest, waited, ran, rank))
+          WHERE (s.state IS NOT NULL)) c
+  GROUP BY c.zone, c.type, c.queue, c.host, c.submitter, c.state
+ HAVING (sum(c.jobs) <> (0)::numeric);
 
 CREATE TABLE drover.output (
     out_pk bigint NOT NULL,
@@ -4325,6 +4639,16 @@ CREATE VIEW drover.my_item_failure WITH (security_barrier='true') AS
      JOIN drover.jobqueue j ON ((j.jq_pk = f.item_jq_fk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
+CREATE VIEW drover.my_job_counts WITH (security_barrier='true') AS
+ SELECT job_counts.type,
+    job_counts.queue,
+    job_counts.host,
+    job_counts.submitter,
+    job_counts.state,
+    job_counts.jobs
+   FROM drover.job_counts
+  WHERE (job_counts.submitter = (SESSION_USER)::text);
+
 CREATE VIEW drover.my_job_groups WITH (security_barrier='true') AS
  SELECT job.job_pk,
     job.job_name,
@@ -4336,6 +4660,22 @@ CREATE VIEW drover.my_job_groups WITH (security_barrier='true') AS
     job.job_hidden
    FROM drover.job
   WHERE (job.job_user = SESSION_USER);
+
+CREATE VIEW drover.my_job_zones WITH (security_barrier='true') AS
+ SELECT job_zones.zone,
+    job_zones.type,
+    job_zones.queue,
+    job_zones.host,
+    job_zones.submitter,
+    job_zones.state,
+    job_zones.jobs,
+    job_zones.oldest,
+    job_zones.latest,
+    job_zones.waited,
+    job_zones.ran,
+    job_zones.rank
+   FROM drover.job_zones
+  WHERE (job_zones.submitter = (SESSION_USER)::text);
 
 CREATE VIEW drover.my_jobd WITH (security_barrier='true') AS
  SELECT d.id,
@@ -4785,6 +5125,32 @@ CREATE VIEW drover.our_detached WITH (security_barrier='true') AS
           WHERE ((j_1.jq_pk = d.jq_pk) AND ((j_1.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])) OR (j_1.jq_pk = ANY (( SELECT drover.shared_jobs() AS shared_jobs)::bigint[]))))
          OFFSET 0) j);
 
+CREATE VIEW drover.our_job_counts WITH (security_barrier='true') AS
+ SELECT job_counts.type,
+    job_counts.queue,
+    job_counts.host,
+    job_counts.submitter,
+    job_counts.state,
+    job_counts.jobs
+   FROM drover.job_counts
+  WHERE (job_counts.submitter = ANY ((( SELECT drover.fellows() AS fellows))::text[]));
+
+CREATE VIEW drover.our_job_zones WITH (security_barrier='true') AS
+ SELECT job_zones.zone,
+    job_zones.type,
+    job_zones.queue,
+    job_zones.host,
+    job_zones.submitter,
+    job_zones.state,
+    job_zones.jobs,
+    job_zones.oldest,
+    job_zones.latest,
+    job_zones.waited,
+    job_zones.ran,
+    job_zones.rank
+   FROM drover.job_zones
+  WHERE (job_zones.submitter = ANY ((( SELECT drover.fellows() AS fellows))::text[]));
+
 CREATE VIEW drover.our_jobs WITH (security_barrier='true') AS
  SELECT jobs.jq_pk,
     jobs.jq_job_fk,
@@ -4928,6 +5294,10 @@ CREATE TABLE drover.quota (
     CONSTRAINT quota_quota_user_check CHECK ((quota_user <> ''::text))
 );
 
+CREATE TABLE drover.recount_place (
+    place_zone bigint NOT NULL
+);
+
 CREATE TABLE drover.recovery_policy (
     policy_group text NOT NULL,
     policy_name text NOT NULL,
@@ -4967,7 +5337,8 @@ CREATE TABLE drover.scheduler (
     scheduler_seen timestamp with time zone DEFAULT now() NOT NULL,
     scheduler_number bigint DEFAULT COALESCE(pg_sequence_last_value('drover.jobqueue_jq_pk_seq'::regclass), (0)::bigint) NOT NULL,
     scheduler_takes_shared boolean DEFAULT false NOT NULL,
-    scheduler_verbs text[] DEFAULT ARRAY['shutdown'::text, 'reload'::text, 'reopen-log'::text, 'verbose'::text, 'reset'::text, 'poll'::text] NOT NULL
+    scheduler_verbs text[] DEFAULT ARRAY['shutdown'::text, 'reload'::text, 'reopen-log'::text, 'verbose'::text, 'reset'::text, 'poll'::text] NOT NULL,
+    scheduler_counts boolean DEFAULT false NOT NULL
 );
 
 CREATE TABLE drover.share (
@@ -5112,6 +5483,12 @@ ALTER TABLE ONLY drover.item_failure
 ALTER TABLE ONLY drover.job
     ADD CONSTRAINT job_pkey PRIMARY KEY (job_pk);
 
+ALTER TABLE ONLY drover.job_total
+    ADD CONSTRAINT job_total_pkey PRIMARY KEY (total_type, total_queue, total_host, total_submitter, total_state);
+
+ALTER TABLE ONLY drover.job_zone
+    ADD CONSTRAINT job_zone_pkey PRIMARY KEY (zone_number, zone_type, zone_queue, zone_host, zone_submitter, zone_state);
+
 ALTER TABLE ONLY drover.jobdepends
     ADD CONSTRAINT jobdepends_pkey PRIMARY KEY (jdep_jq_fk, jdep_jq_depends_fk);
 
@@ -5218,6 +5595,10 @@ CREATE INDEX event_of_state ON drover.event USING btree (ev_jq_fk, ev_pk) WHERE 
 
 CREATE INDEX item_failure_of_job ON drover.item_failure USING btree (item_jq_fk);
 
+CREATE INDEX job_total_empty ON drover.job_total USING btree (total_jobs) WHERE (total_jobs = 0);
+
+CREATE INDEX job_zone_empty ON drover.job_zone USING btree (zone_jobs) WHERE (zone_jobs = 0);
+
 CREATE INDEX jobdepends_of_parent ON drover.jobdepends USING btree (jdep_jq_depends_fk, jdep_jq_fk);
 
 CREATE INDEX jobqueue_due ON drover.jobqueue USING btree (jq_wait_until) WHERE (jq_wait_until IS NOT NULL);
@@ -5237,6 +5618,8 @@ CREATE INDEX log_of_job ON drover.log USING btree (log_jq_fk) WHERE (log_jq_fk I
 CREATE INDEX log_of_no_job ON drover.log USING btree (log_pk) WHERE (log_jq_fk IS NULL);
 
 CREATE UNIQUE INDEX output_of_job ON drover.output USING btree (out_jq_fk, out_attempt, out_part);
+
+CREATE UNIQUE INDEX recount_place_once ON drover.recount_place USING btree ((true));
 
 CREATE UNIQUE INDEX recovery_of_condition ON drover.recovery USING btree (recovery_group, COALESCE(recovery_tenant, ''::text), recovery_condition, recovery_policy);
 
@@ -5272,6 +5655,10 @@ CREATE TRIGGER jobqueue_clean_up AFTER UPDATE OF jq_state ON drover.jobqueue FOR
 
 CREATE CONSTRAINT TRIGGER jobqueue_count_edges AFTER UPDATE OF jq_unmet ON drover.jobqueue DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.jq_unmet = 2147483647)) EXECUTE FUNCTION drover.count_edges();
 
+CREATE TRIGGER jobqueue_count_removed AFTER DELETE ON drover.jobqueue REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION drover.count_removed();
+
+CREATE TRIGGER jobqueue_count_truncated AFTER TRUNCATE ON drover.jobqueue FOR EACH STATEMENT EXECUTE FUNCTION drover.count_truncated();
+
 CREATE TRIGGER jobqueue_fixed AFTER UPDATE OF jq_type, jq_args, jq_variables, jq_name, jq_msq, jq_runonpfile, jq_key, jq_delete, jq_submitter ON drover.jobqueue FOR EACH ROW WHEN ((((((((((old.jq_type IS DISTINCT FROM new.jq_type) OR (old.jq_args IS DISTINCT FROM new.jq_args)) OR (old.jq_variables IS DISTINCT FROM new.jq_variables)) OR (old.jq_name IS DISTINCT FROM new.jq_name)) OR (old.jq_msq IS DISTINCT FROM new.jq_msq)) OR (old.jq_runonpfile IS DISTINCT FROM new.jq_runonpfile)) OR (old.jq_key IS DISTINCT FROM new.jq_key)) OR (old.jq_delete IS DISTINCT FROM new.jq_delete)) OR (old.jq_submitter IS DISTINCT FROM new.jq_submitter))) EXECUTE FUNCTION drover.refuse('what job %s asks for never changes: insert another job');
 
 CREATE TRIGGER jobqueue_give_variables BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_type <> ALL (ARRAY['command'::text, 'cleanup'::text, 'notify'::text])) AND (NOT new.jq_msq) AND (COALESCE(jsonb_typeof(new.jq_variables), 'object'::text) = 'object'::text))) EXECUTE FUNCTION drover.give_variables();
@@ -5282,7 +5669,7 @@ CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (
 
 CREATE TRIGGER jobqueue_limit BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((octet_length(new.jq_args) > 65536) OR (pg_column_size(new.jq_variables) > 65536) OR (octet_length((new.jq_variables)::text) > 65536) OR (octet_length(new.jq_name) > 64) OR (octet_length(new.jq_unique_key) > 2000) OR (octet_length(new.jq_runonpfile) > 2000) OR (octet_length(new.jq_key) > 2000))) EXECUTE FUNCTION drover.limit_job();
 
-CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state)) AND (new.jq_attempt > old.jq_attempt) AND (new.jq_type <> 'command'::text)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))))))) EXECUTE FUNCTION drover.moved();
+CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR ((new.jq_state = 'done'::drover.job_state) AND (new.jq_done_by IS NULL)) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state)) AND (new.jq_attempt > old.jq_attempt) AND (new.jq_type <> 'command'::text)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))))))) EXECUTE FUNCTION drover.moved();
 
 CREATE TRIGGER jobqueue_need_group AFTER INSERT OR UPDATE OF jq_job_fk ON drover.jobqueue FOR EACH ROW WHEN ((new.jq_job_fk IS NOT NULL)) EXECUTE FUNCTION drover.need_group();
 

@@ -41,6 +41,8 @@ SLOW_S: Final = 1.0  # a statement that took longer is worth a warning
 OWN_AGE_S: Final = 10.0  # a row of ours that is this old and not in memory was lost on its way
 MOST_NAMED: Final = 100  # queues that do not exist
 COUNT_GAP_S: Final = 5.0  # between two statements for drover metrics, while there is something to count
+ADDED_UP: Final = 50_000  # changes of jobs at a time
+RECOUNTED: Final = 4  # zones of jobs at a time, if the counts may be wrong
 DAY_S: Final = 86_400.0  # from one pass over what is long over to the next
 
 
@@ -335,6 +337,9 @@ class PeriodicTasks:
             raise
         if counted:
             self._due_in("count", min(COUNT_GAP_S, self._timers.status_interval))
+        added_up, zones_left = (yield from self._ask("add_up_changes", most=ADDED_UP, zones=RECOUNTED))[0]
+        if added_up == str(ADDED_UP).encode() or zones_left != b"0":
+            self._due_in("count", STATUS_GAP_S)
 
     def save_counts(self) -> Steps[None]:
         """Write down what is in memory only, since another program takes over."""

@@ -1,9 +1,14 @@
-"""drover.claimable is exactly what may be claimed, whatever happened to the rows (man/decisions/0008)."""
+"""drover.claimable is exactly what may be claimed, and jobs are counted, whatever happened to the rows.
+
+See man/decisions/0008 and 0074.
+"""
 
 from collections.abc import Iterator
 
 import psycopg
 import pytest
+
+from tests.job_count_tools import jobs_out_of_bounds, wrong_counts
 
 DIFFERENCE = """
     with named as (
@@ -53,7 +58,7 @@ def queue(database: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Con
         yield connection
 
 
-@pytest.mark.parametrize(
+MOVES = pytest.mark.parametrize(
     "moves",
     [
         pytest.param([], id="inserted"),
@@ -80,10 +85,27 @@ def queue(database: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Con
         pytest.param([BOTH.format("limit 1"), "delete from drover.jobdepends"], id="its edge was there first"),
     ],
 )
+
+
+@MOVES
 def test_claimable_holds_exactly_the_jobs_that_may_be_claimed(queue: psycopg.Connection, moves: list[str]) -> None:
     for move in moves:
         queue.execute(move.encode())
     assert queue.execute(DIFFERENCE).fetchall() == []
+
+
+@MOVES
+def test_jobs_are_counted_exactly_p11(queue: psycopg.Connection, moves: list[str]) -> None:
+    for move in moves:
+        queue.execute(move.encode())
+        queue.execute("select drover.add_up_changes(3)")
+    assert wrong_counts(queue) == []
+    assert jobs_out_of_bounds(queue) == []
+    while queue.execute("select drover.add_up_changes(3)").fetchone() != (0,):
+        pass
+    assert wrong_counts(queue) == []
+    assert jobs_out_of_bounds(queue) == []
+    assert queue.execute("select from drover.job_change").fetchall() == []
 
 
 def test_plain_jobs_are_claimed_and_ended_without_touching_an_index(queue: psycopg.Connection) -> None:

@@ -64,6 +64,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
     paths = dict(fetch_all(login(""), query))
     assert list(paths) == [
         "add_edges",
+        "add_up_changes",
         "agent_event",
         "agent_type_for",
         "bury",
@@ -73,6 +74,8 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "command",
         "count_edges",
         "count_ends",
+        "count_removed",
+        "count_truncated",
         "deliver",
         "drop_edge",
         "expect_tenants",
@@ -112,6 +115,8 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "queue_deliveries",
         "record",
         "record_one",
+        "recount",
+        "recount_next",
         "route_job",
         "route_tenants",
         "run_schedule",

@@ -37,6 +37,7 @@ from scheduler.model.queue_requests import (
 from scheduler.model.states import CANCELLED, FAILED, RUNNING
 from scheduler.policy.conditions import Condition, Fail, Policy, Release, Step, decide
 from tests.connection_tools import QUERIES, ask, opened, rows_of, run
+from tests.job_count_tools import WRONG
 from tests.loop_tools import turn_until
 from tests.queue_tools import quiet
 from tests.sim.database import Database
@@ -60,7 +61,8 @@ SITE: Final = (
 )
 COMMAND: Final = 1  # the row that commands of the program are given in
 
-OURS: Final = load("""
+OURS: Final = load(
+    """
 -- name: insert
 insert into drover.jobqueue (
   jq_type, jq_args, jq_queue, jq_host, jq_urgent, jq_priority, jq_submitter, jq_not_before, jq_not_after, jq_msq,
@@ -110,7 +112,11 @@ select recovery_condition, recovery_tries, recovery_came, round(extract(epoch fr
 -- name: detached
 select det_jq_fk, det_attempt, det_host, det_spool, det_turn, round(extract(epoch from det_since - now()), 3)
   from drover.detached order by 1, 2
-""")
+
+-- name: wrong_counts
+"""
+    + WRONG
+)
 
 
 # tables whose instants time moves
@@ -178,6 +184,7 @@ class Twins:
         real = [tuple(cell and cell.decode() for cell in cells) for cells in self._ask(OURS["detached"])]
         kept = sorted(self.fake.detached.items())
         _same("detached", [self._seen_kept(*key, each) for key, each in kept], real)
+        _same("wrong counts of jobs", [], self._ask(OURS["wrong_counts"]))
 
     # ---- statements
 
