@@ -313,13 +313,13 @@ select jq_endtime is not null from drover.jobqueue where jq_pk = :job
 
 -- name: log_rows
 -- Return log lines after a number. Numbers are assigned before the commit: if a transaction commits after one with
--- higher numbers was read, its lines are not followed. Those of a job are sorted, so that its index is used.
+-- higher numbers was read, its lines are not followed. The sum keeps the index of the job in use.
 select * from (
   select log_pk as pk, log_date as date, log_type as type, log_jq_fk as job, log_host as host, log_agent as agent,
          log_pid as pid, log_message as message
     from drover.log l
    where log_pk > :after and (:job::bigint is null or log_jq_fk = :job)
-   order by case when :job is null then log_pk end desc, log_pk + 0 desc limit :limit) newest
+   order by case when :job is null then log_pk else log_pk + 0 end desc limit :limit) newest
  order by pk
 
 -- name: ended_or_blocked_jobs

@@ -113,14 +113,14 @@ select jq_queue as queue, count(*) as jobs, now() - min(jq_queued) as oldest
 -- Logs and output
 
 -- name: page_of_log
--- Return log lines below a number, the newest first. Those of a job are sorted, so that its index is used.
+-- Return log lines below a number, the newest first. The sum keeps the index of the job in use.
 select log_pk as pk, log_date as date, log_type as type, log_jq_fk as job, log_host as host, log_agent as agent,
        log_pid as pid, left(log_message, 2000) as message
   from drover.our_log l
  where (:before::bigint is null or log_pk < :before) and (:job::bigint is null or log_jq_fk = :job)
    and (:kind::text is null or log_type = :kind)
    and (:text::text is null or position(lower(:text) in lower(log_message)) > 0)
- order by case when :job is null then log_pk end desc, log_pk + 0 desc limit :limit::bigint
+ order by case when :job is null then log_pk else log_pk + 0 end desc limit :limit::bigint
 
 -- name: end_of_output
 -- Return the end of what the latest attempt printed on a stream.

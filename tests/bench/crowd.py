@@ -32,8 +32,9 @@ insert into drover.agent (agent_group, agent_type) select 'default', 'type' || n
 insert into drover.host (host_name, host_group, host_max)
 select 'host' || n, 'default', 500 from generate_series(0, 4) n;
 insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid, scheduler_boot_id,
-    scheduler_pid_space, scheduler_pid_start, scheduler_version, scheduler_seen, scheduler_takes_shared)
-values ('{owner}', 'default', 'host0', 4711, 'boot', 'space', 1, '1', now() + interval '1 year', true);
+    scheduler_pid_space, scheduler_pid_start, scheduler_version, scheduler_seen, scheduler_takes_shared,
+    scheduler_counts)
+values ('{owner}', 'default', 'host0', 4711, 'boot', 'space', 1, '1', now() + interval '1 year', true, true);
 insert into drover.scheduler_group (group_name, group_owner, group_lease_until, group_taken_at, group_number)
 values ('default', '{owner}', now() + interval '1 year', now(), 1)
     on conflict (group_name) do update set group_owner = excluded.group_owner,
@@ -139,6 +140,11 @@ update drover.jobqueue
        jq_owner = '{OWNER}', jq_starttime = now(), jq_endtext = 'in progress', jq_done_host = 'host1'
  where jq_pk = any (%s) and mod(jq_pk, 2) = 0
 """
+COUNTED: Final = """
+select drover.recount(zone, 1024)
+  from generate_series(0, (select drover.zone_of(max(jq_pk)) from drover.jobqueue), 1024) as zone;
+select drover.add_up_changes(2147483647)
+"""
 BEHIND: Final = "set session_replication_role = replica"  # no trigger fires
 BEFORE: Final = "set session_replication_role = origin"
 
@@ -153,6 +159,7 @@ def fill(database: Database, ended: int, waiting: int, in_hand: int = IN_HAND) -
     _add_ended(database, ended)
     _add_waiting(database, waiting)
     _take(database, in_hand)
+    _run(database, COUNTED)
 
 
 def _add_ended(database: Database, count: int) -> None:

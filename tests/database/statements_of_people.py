@@ -76,10 +76,10 @@ LISTS: Final = [
     *(
         Case("list_jobs", {name: value}, said=name, expecting_many=True, dear=READS_LIST)
         for name, value in {
-            "types": ["type1"], "queues": ["queue3"], "submitters": ["ann"], "groups": [1],
-            "states": ["blocked"],
+            "types": ["type1"], "queues": ["queue3"], "submitters": ["ann"], "states": ["blocked"],
         }.items()
     ),
+    Case("list_jobs", {"groups": [1]}, said="groups", expecting_many=True),
     *(
         Case("page_of_jobs", wanted.parameters(), expecting_many=True, said=wanted.words(), dear=dear)
         for wanted, dear in {
