@@ -17,7 +17,9 @@ select name, case when has_table_privilege('drover.' || name, 'select') then 'al
                ('blocked_jobs', 'blocked_jobs', 'my_blocked'), ('impossible', null, null),
                ('event', null, 'my_event'), ('subscription', null, 'my_subscription'),
                ('delivery', null, 'my_delivery'), ('attempt', 'attempt', 'my_attempt'),
-               ('item_failure', null, 'my_item_failure'), ('jobdepends', null, 'my_jobdepends'))
+               ('item_failure', null, 'my_item_failure'), ('jobdepends', null, 'my_jobdepends'),
+               ('job_states', null, 'my_job_states'), ('job_zones', null, 'my_job_zones'),
+               ('backlog', null, 'my_backlog'), ('jobs_in_hand', null, 'my_jobs_in_hand'))
          as t(name, masked, own)
 
 -- name: role
@@ -79,6 +81,18 @@ select * from drover.my_item_failure
 
 -- name: jobdepends.own
 select * from drover.my_jobdepends
+
+-- name: job_states.own
+select * from drover.my_job_states
+
+-- name: job_zones.own
+select * from drover.my_job_zones
+
+-- name: backlog.own
+select * from drover.my_backlog
+
+-- name: jobs_in_hand.own
+select * from drover.my_jobs_in_hand
 
 -- What a member of a tenant sees of its fellows too; other roles see of it what they see of the table.
 
@@ -268,29 +282,39 @@ select * from (
  order by pk
 
 -- name: reasons
--- Return for jobs that have not ended the reasons why, each with the number of jobs and the oldest. Jobs that are
--- alike in all that a reason depends on are asked about once: one pass over the queue, then `most` of drover.why.
+-- Return for jobs that have not ended the reasons why, each with the number of jobs, one of them and since when that is
+-- queued. Jobs of one type, queue, host, submitter and state are asked about once, by the first of them: `most` kinds,
+-- those with the most jobs.
 select reason, sum(jobs)::bigint as jobs, count(distinct type) as kinds,
        string_agg(distinct type, ', ' order by type) as types,
        string_agg(distinct state, ', ' order by state) as states, min(example) as example, min(oldest) as oldest
   from (
-    select jobs, type, state, example, oldest,
-           case when state = 'running' then 'running'
-                when unmet then 'waits for other jobs'
-                when is_early and is_retried then 'waits for its next try, after a failure'
-                when is_early then 'waits until the time that it asks for'
-                when state = 'blocked' and condition is not null then 'blocked on the condition ' || condition
-                else coalesce((select reason from drover.our_why where jq_pk = example), state) end as reason
+    select k.jobs, k.type, k.state, k.example, e.jq_queued as oldest,
+           case when k.state = 'running' then 'running'
+                when waits_for = 'jobs' then 'waits for other jobs'
+                when waits_for = 'time' and e.jq_retry_at is not null then 'waits for its next try, after a failure'
+                when waits_for = 'time' then 'waits until the time that it asks for'
+                when condition is not null then 'blocked on the condition ' || condition
+                else coalesce((select reason from drover.why where jq_pk = k.example), k.state) end as reason
       from (
-        select count(*) as jobs, min(jq_pk) as example, min(jq_queued) as oldest, jq_type as type,
-               jq_state::text as state, condition, jq_unmet > 0 as unmet,
-               coalesce(jq_state = 'queued' and jq_wait_until > now(), false) as is_early,
-               jq_retry_at is not null as is_retried
-          from drover.jobqueue left join drover.blocked_jobs using (jq_pk)
-         where jq_endtime is null and jq_type <> 'command'
-         group by jq_type, jq_state, condition, jq_queue, jq_host, jq_priority, jq_mode, jq_msq, unmet, is_early,
-                  is_retried
-         order by jobs desc limit :most::bigint) alike) asked
+        select * from (
+          select s.type, s.state::text as state, s.waits_for, null as condition, s.jobs,
+                 drover.first_of_kind(z.zones, s.type, s.queue, s.host, s.submitter, z.state) as example
+            from drover.job_states s
+            join (select type, queue, host, submitter, state, array_agg(zone order by zone) as zones
+                    from drover.job_zones where state in ('held', 'early', 'unmet', 'queued') group by 1, 2, 3, 4, 5) z
+              on (z.type, z.queue, z.host, z.submitter) = (s.type, s.queue, s.host, s.submitter)
+                 and z.state = case s.waits_for when 'time' then 'early' when 'jobs' then 'unmet'
+                               else s.state::text end
+           where s.type <> 'command' and s.state in ('held', 'queued') order by s.jobs desc limit :most::bigint) free
+         union all
+        select jq_type, jq_state::text, null, null, count(*), min(jq_pk)
+          from drover.jobs_in_hand h where jq_type <> 'command' group by jq_type, jq_queue, jq_host, jq_state
+         union all
+        select jq_type, 'blocked', null, condition, count(*), min(b.jq_pk)
+          from drover.blocked_jobs b join drover.our_jobs j on j.jq_pk = b.jq_pk group by jq_type, condition) k
+      left join lateral (
+        select jq_queued, jq_retry_at from drover.jobqueue where jq_pk = k.example offset 0) e on true) asked
  group by reason order by jobs desc, example
 
 -- name: job_exit
@@ -396,13 +420,18 @@ select jq_pk as command, jq_args as words, jq_state = 'done' as ok, coalesce(jq_
        jq_result as result
   from drover.jobqueue where jq_pk = any (:commands) and jq_endtime is not null order by jq_pk
 
+-- fragment: jobs_in_queues
+-- Count for each queue the jobs that are queued, and those that a scheduler has in hand.
+select queue, coalesce(sum(jobs) filter (where state = 'queued'), 0)::bigint as queued,
+       coalesce(sum(jobs) filter (where state in ('claimed', 'running')), 0)::bigint as in_hand
+  from drover.job_states where state in ('queued', 'claimed', 'running') group by queue
+
 -- name: list_queue
 -- The scheduler of a queue, host or agent type is the owner of its group, if the lease has not run out.
 select queue_name as queue, queue_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
        queue_concurrency as concurrency, queue_reserved as reserved, queue_priority as priority, queue_paused as paused,
        queue_max_length as max_length,
-       count(jq_pk) filter (where jq_state = 'queued') as queued,
-       count(jq_pk) filter (where jq_state in ('claimed', 'running')) as in_hand,
+       coalesce(n.queued, 0) as queued, coalesce(n.in_hand, 0) as in_hand,
        nullif(queue_filter, '') as filter,
        concat_ws(', ', nullif(queue_rate ->> 'rate', '0'),
                  nullif(queue_rate ->> 'each', '0') || ' for each ' || (queue_rate ->> 'by'))
@@ -410,9 +439,8 @@ select queue_name as queue, queue_group as group, scheduler_host || '.' || sched
   from drover.queue
   left join drover.scheduler_group on group_name = queue_group and group_lease_until > now()
   left join drover.scheduler on scheduler_uuid = group_owner
-  left join drover.jobqueue on jq_queue = queue_name and jq_state in ('queued', 'claimed', 'running')
- where queue_present
- group by queue_name, scheduler_uuid order by queue_group, queue_name
+  left join ({{jobs_in_queues}}) n on n.queue = queue_name
+ where queue_present order by queue_group, queue_name
 
 -- name: list_host
 select host_name as host, host_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
@@ -583,13 +611,14 @@ select status_slot as slot, status_host as host, status_agent as agent, status_s
 
 -- name: jobs_in_hand
 -- Count the jobs that a scheduler has in hand, of some queues or of all; not commands, whose number says nothing.
-select count(*) from drover.jobqueue j
- where jq_state in ('claimed', 'running') and jq_type <> 'command'
-   and (:queues::text[] is null or jq_queue = any (:queues))
+select coalesce(sum(jobs), 0)::bigint from drover.job_states
+ where state in ('claimed', 'running') and type <> 'command'
+   and (:queues::text[] is null or queue = any (:queues))
 
 -- name: queue_in_short
-select count(*) filter (where jq_endtime is null), count(*) filter (where jq_endtime is not null)
-  from drover.jobqueue j where jq_type <> 'command'
+select coalesce(sum(jobs) filter (where state < 'done'), 0)::bigint,
+       coalesce(sum(jobs) filter (where state >= 'done'), 0)::bigint
+  from drover.job_states where type <> 'command'
 
 -- name: top_jobs
 -- Return jobs that are in hand, those that began first, then blocked ones.
@@ -599,7 +628,7 @@ select jq_pk as job, jq_type as type, jq_state::text as state, now() - jq_startt
  order by jq_state = 'blocked', jq_starttime, jq_pk limit :limit::bigint
 
 -- name: job_counts
-select jq_type, jq_state::text, count(*) from drover.jobqueue group by 1, 2 order by 1, 2
+select type, state::text, sum(jobs)::bigint from drover.job_states group by type, state order by type, state::text
 
 -- name: detached_jobs
 -- Return the detached jobs that run, those that no scheduler is attached to first.
@@ -607,14 +636,14 @@ select jq_pk as job, jq_type as type, host, pid as keeper, since, attached, wait
   from drover.our_detached where runs order by attached, since, jq_pk
 
 -- name: unserved_types
-select j.jq_type as type, q.queue_group as group, count(*) as jobs,
+select j.type, q.queue_group as group, sum(jobs)::bigint as jobs,
        case when a.agent_type is null then 'not configured'
             when not a.agent_present then 'no longer configured'
             else 'disabled' end as reason
-  from drover.jobqueue j
-  join drover.queue q on q.queue_name = j.jq_queue
-  left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.jq_type
- where j.jq_state in ('held', 'queued', 'blocked') and j.jq_type <> 'command'
+  from drover.job_states j
+  join drover.queue q on q.queue_name = j.queue
+  left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.type
+ where j.state in ('held', 'queued', 'blocked') and j.type <> 'command'
    and not coalesce(a.agent_present and a.agent_enabled, false)
  group by 1, 2, 4 order by 1, 2, 4
 
@@ -626,19 +655,17 @@ select condition, count(*) as jobs, policy, condition_since as since, tries as c
 
 -- name: unknown_queues
 -- Return the queues that jobs name and that do not exist.
-select j.jq_queue as queue, count(*) as jobs, string_agg(distinct j.jq_type, ', ' order by j.jq_type) as types
-  from drover.jobqueue j
- where j.jq_state in ('held', 'queued', 'blocked') and j.jq_type <> 'command'
-   and not exists (select from drover.queue where queue_name = j.jq_queue)
+select j.queue, sum(jobs)::bigint as jobs, string_agg(distinct j.type, ', ' order by j.type) as types
+  from drover.job_states j
+ where j.state in ('held', 'queued', 'blocked') and j.type <> 'command'
+   and not exists (select from drover.queue where queue_name = j.queue)
  group by 1 order by 1
 
 -- name: queues
 select queue_name as queue, queue_concurrency as concurrency, queue_paused as paused,
-       count(jq_pk) filter (where jq_state in ('claimed', 'running')) as in_hand,
-       count(jq_pk) filter (where jq_state = 'queued') as queued
-  from drover.queue left join drover.jobqueue on jq_queue = queue_name and jq_state in ('queued', 'claimed', 'running')
- where queue_group = :group and queue_present
- group by queue_name order by queue_name
+       coalesce(n.in_hand, 0) as in_hand, coalesce(n.queued, 0) as queued
+  from drover.queue left join ({{jobs_in_queues}}) n on n.queue = queue_name
+ where queue_group = :group and queue_present order by queue_name
 
 -- name: statements
 select t.key as statement, (t.value ->> 'count')::bigint as count, (t.value ->> 'mean_ms')::float8 as mean_ms,
@@ -701,8 +728,8 @@ select host, agent, errors, newest, left(n.log_message, 200) as message
 select 'group ' || name, now() - group_lease_until, 'no scheduler is active; jobs that wait: ' || jobs
   from (select :group::text as name) asked
   left join drover.scheduler_group on group_name = name,
-       lateral (select count(*) as jobs from drover.jobqueue join drover.queue on queue_name = jq_queue
-                 where queue_group = name and jq_state in ('queued', 'claimed', 'running')) w
+       lateral (select sum(jobs)::bigint as jobs from drover.job_states join drover.queue on queue_name = queue
+                 where queue_group = name and state in ('queued', 'claimed', 'running')) w
  where jobs > 0 and (group_owner is null or group_lease_until < now())
 
 -- name: agents_failed
@@ -710,10 +737,10 @@ select 'type ' || a.agent_type, now() - a.agent_blocked_since,
        'agent type ' || a.agent_type || ' failed, next try ' || date_trunc('second', a.agent_blocked_until)
          || coalesce(', resting since ' || date_trunc('second', a.agent_blocked_since), '')
          || ': ' || coalesce(a.agent_reason, '?') || '; jobs that wait: ' || jobs
-  from drover.agent a,
-       lateral (select count(*) as jobs from drover.jobqueue join drover.queue on queue_name = jq_queue
-                 where queue_group = a.agent_group and jq_type = a.agent_type
-                   and jq_state in ('queued', 'claimed', 'running')) w
+  from drover.agent a
+  join (select type, sum(jobs)::bigint as jobs from drover.job_states join drover.queue on queue_name = queue
+         where queue_group = :group and state in ('queued', 'claimed', 'running') group by type) w
+    on w.type = a.agent_type
  where a.agent_group = :group and a.agent_present and a.agent_enabled and a.agent_blocked_until > now() and jobs > 0
    and not starts_with(coalesce(a.agent_reason, ''), 'no connection')  -- of which connections_failed warns
  order by a.agent_type
@@ -728,9 +755,9 @@ select 'type ' || agent_type, null::interval, agent_trial ->> 'text'
 select 'host ' || h.host_name, null::interval,
        'host ' || h.host_name || ' cannot be reached, next attempt ' || date_trunc('second', h.host_down_until)
          || ': ' || h.host_reason || '; jobs that wait: ' || jobs
-  from drover.host h,
-       lateral (select count(*) as jobs from drover.jobqueue
-                 where jq_host = h.host_name and jq_state in ('queued', 'claimed', 'running', 'blocked')) w
+  from drover.host h
+  join (select host, sum(jobs)::bigint as jobs from drover.job_states
+         where state in ('queued', 'claimed', 'running', 'blocked') group by host) w on w.host = h.host_name
  where h.host_group = :group and h.host_present and h.host_enabled
    and h.host_down_until > now() - interval '1 minute' and h.host_reason <> 'it is being reached'
    and exists (select from drover.scheduler_group where group_name = :group and group_lease_until > now())
@@ -909,18 +936,20 @@ select exists (select from pg_namespace, aclexplode(coalesce(nspacl, acldefault(
                 where nspname = 'public' and grantee = 0 and privilege_type = 'CREATE')
 
 -- name: stuck_clean_ups
--- Return the number of clean-ups that no agent can do, the first of them, and the reason.
-select count(*), min(j.jq_pk), (select reason from drover.why where jq_pk = min(j.jq_pk))
-  from drover.jobqueue j
-  left join drover.queue q on q.queue_name = j.jq_queue
-  left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.jq_type
-  left join drover.host h on h.host_name = j.jq_host
- where j.jq_type = 'cleanup' and j.jq_state in ('held', 'queued', 'blocked')
-   and not (coalesce(a.agent_present and a.agent_enabled, false)
-            and (j.jq_host is null or coalesce(h.host_present and h.host_enabled, false)))
+-- Return the number of clean-ups that no agent can do, one of them, and the reason.
+select coalesce(sum(jobs), 0)::bigint as jobs, min(pk) as pk, (select reason from drover.why where jq_pk = min(pk))
+  from (select jobs, drover.first_of_kind(array[zone], type, j.queue, j.host, submitter, state) as pk
+          from drover.job_zones j
+          left join drover.queue q on q.queue_name = j.queue
+          left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.type
+          left join drover.host h on h.host_name = j.host
+         where j.type = 'cleanup' and j.state in ('held', 'early', 'unmet', 'queued', 'blocked')
+           and not (coalesce(a.agent_present and a.agent_enabled, false)
+                    and (j.host = '' or coalesce(h.host_present and h.host_enabled, false)))
+         order by zone) stuck
 
 -- name: failed_clean_ups
-select count(*) from drover.jobqueue where jq_type = 'cleanup' and jq_state = 'failed'
+select coalesce(sum(jobs), 0)::bigint from drover.job_states where type = 'cleanup' and state = 'failed'
 
 -- name: may_register
 select has_table_privilege('drover.scheduler', 'insert')

@@ -119,6 +119,10 @@ grant usage on schema drover
 grant execute on function drover.notify(text, text)
   to drover_scheduler, drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 
+-- It tells a number, of a kind that the role has counted.
+grant execute on function drover.first_of_kind(bigint[], text, text, text, text, text)
+  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
+
 -- A view calls these with the rights of the role that reads the view.
 grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.rests(drover.agent),
   drover.end_code(drover.job_state, text, integer, text, integer, text), drover.shown_code(drover.jobqueue),
@@ -162,7 +166,8 @@ grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, 
   drover.my_item_failure, drover.my_graph, drover.my_jobd, drover.my_job_groups, drover.my_jobdepends,
   drover.my_blocked, drover.my_stages, drover.my_phases, drover.my_event, drover.my_subscription, drover.my_delivery,
   drover.our_jobs, drover.our_log, drover.our_output, drover.our_why, drover.our_detached, drover.my_job_counts,
-  drover.my_job_zones, drover.our_job_counts, drover.our_job_zones
+  drover.my_job_zones, drover.my_job_states, drover.our_job_counts, drover.our_job_zones, drover.our_job_states,
+  drover.my_backlog, drover.my_jobs_in_hand
   to drover_frontend, drover_frontend_sql, drover_tenant;
 grant execute on function drover.fellows(), drover.shared_jobs(), drover.job_share(bigint, name, boolean)
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
@@ -209,7 +214,8 @@ grant select on drover.jobs_masked, drover.why_masked, drover.phases, drover.blo
   drover.jobdepends,
   drover.queue, drover.host, drover.placement, drover.scheduler, drover.scheduler_group, drover.migration,
   drover.later_migration, drover.condition, drover.counters, drover.depth, drover.vitals,
-  drover.job_counts, drover.job_zones to drover_readonly;
+  drover.job_counts, drover.job_zones, drover.job_states, drover.backlog,
+  drover.jobs_in_hand to drover_readonly;
 grant select (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_end, att_outcome,
               att_exitcode, att_signal)
   on drover.attempt to drover_readonly;
@@ -224,6 +230,9 @@ grant select (status_scheduler, status_slot, status_host, status_agent, status_s
               status_pid, status_jq_fk, status_spawns, status_items, status_reason, status_updated,
               status_program)
   on drover.scheduler_status to drover_readonly;
+
+-- drover.backlog calls it with the rights of the role that reads.
+grant execute on function drover.oldest_claimable(text, text) to drover_scheduler, drover_operator, drover_readonly;
 
 -- drover_scheduler changes the states and priorities of jobs. It cannot change what they ask for, nor insert any but
 -- those of `drover run -I` and the testers of conditions.

@@ -1139,6 +1139,28 @@ begin
   return made;
 end $$;
 
+CREATE FUNCTION drover.first_of_kind(zones bigint[], type text, queue text, host text, submitter text, state text) RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+  zone  bigint;
+  found bigint;
+begin
+  foreach zone in array zones[1:10] loop
+    select jq_pk into found from jobqueue j
+     where jq_pk between zone * 4096 and zone * 4096 + 4095 and jq_type = type and coalesce(jq_queue, '') = queue
+       and coalesce(jq_host, '') = host and jq_submitter = submitter
+       and counted_state(jq_state, jq_unmet, jq_wait_until) = state
+       and (state <> 'queued' or jq_state = 'queued' and (jq_type = 'command' or has_token(j)))
+     order by jq_pk limit 1;
+    exit when found is not null;
+  end loop;
+  return found;
+end $$;
+
 CREATE FUNCTION drover.flush(before timestamp with time zone, failed_too boolean, most integer, INOUT stage text, INOUT place bigint, OUT removed bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -2145,6 +2167,25 @@ begin
   perform drover.notify('drover_queue', '');
   return null;
 end $$;
+
+CREATE FUNCTION drover.oldest_claimable(type text, queue text) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE SECURITY DEFINER PARALLEL SAFE
+    SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+  with recursive first as (
+    (select claim_host, claim_rank, claim_queued from claimable
+      where claim_type = oldest_claimable.type and claim_queue = oldest_claimable.queue
+      order by claim_type, claim_queue, claim_host, claim_rank, claim_queued limit 1)
+     union all
+    select n.* from first cross join lateral (
+      select claim_host, claim_rank, claim_queued from claimable
+       where claim_type = oldest_claimable.type and claim_queue = oldest_claimable.queue
+         and (claim_host, claim_rank) > (first.claim_host, first.claim_rank)
+       order by claim_type, claim_queue, claim_host, claim_rank, claim_queued limit 1) n)
+  select min(claim_queued) from (select claim_queued from first limit 1000) f
+$$;
 
 CREATE FUNCTION drover.prepare_cleanup() RETURNS trigger
     LANGUAGE plpgsql
@@ -3574,6 +3615,140 @@ CREATE VIEW drover.awaited AS
    FROM (drover.blocked
      JOIN drover.recovery ON ((recovery.recovery_pk = blocked.blocked_recovery)));
 
+CREATE TABLE drover.in_hand (
+    hand_owner uuid NOT NULL,
+    hand_jobs bigint[] NOT NULL,
+    hand_since timestamp with time zone DEFAULT now() NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+ALTER TABLE ONLY drover.in_hand ALTER COLUMN hand_jobs SET STORAGE EXTERNAL;
+
+CREATE TABLE drover.job_change (
+    change_zone bigint NOT NULL,
+    change_type text NOT NULL,
+    change_queue text NOT NULL,
+    change_host text NOT NULL,
+    change_submitter text NOT NULL,
+    change_was text,
+    change_state text,
+    change_jobs integer NOT NULL,
+    change_oldest timestamp with time zone,
+    change_latest timestamp with time zone,
+    change_waited real,
+    change_ran real,
+    change_rank text COLLATE pg_catalog."C"
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+CREATE TABLE drover.job_total (
+    total_type text NOT NULL,
+    total_queue text NOT NULL,
+    total_host text NOT NULL,
+    total_submitter text NOT NULL,
+    total_state text NOT NULL,
+    total_jobs bigint NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+CREATE VIEW drover.job_counts AS
+ SELECT c.type,
+    c.queue,
+    c.host,
+    c.submitter,
+    c.state,
+    (sum(c.jobs))::bigint AS jobs
+   FROM ( SELECT job_total.total_type AS type,
+            job_total.total_queue AS queue,
+            job_total.total_host AS host,
+            job_total.total_submitter AS submitter,
+            job_total.total_state AS state,
+            job_total.total_jobs AS jobs
+           FROM drover.job_total
+        UNION ALL
+         SELECT job_change.change_type,
+            job_change.change_queue,
+            job_change.change_host,
+            job_change.change_submitter,
+            s.state,
+            s.jobs
+           FROM (drover.job_change
+             CROSS JOIN LATERAL ( VALUES (job_change.change_state,job_change.change_jobs), (job_change.change_was,(- job_change.change_jobs))) s(state, jobs))
+          WHERE (s.state IS NOT NULL)) c
+  GROUP BY c.type, c.queue, c.host, c.submitter, c.state
+ HAVING (sum(c.jobs) <> (0)::numeric);
+
+CREATE VIEW drover.jobs_in_hand AS
+ SELECT j.jq_pk,
+    j.jq_type,
+    COALESCE(j.jq_queue, ''::text) AS jq_queue,
+    COALESCE(j.jq_host, ''::text) AS jq_host,
+    (j.jq_submitter)::text AS jq_submitter,
+    j.jq_queued,
+        CASE j.jq_state
+            WHEN 'queued'::drover.job_state THEN 'claimed'::drover.job_state
+            ELSE j.jq_state
+        END AS jq_state
+   FROM (( SELECT DISTINCT unnest(in_hand.hand_jobs) AS pk
+           FROM drover.in_hand) h
+     JOIN drover.jobqueue j ON ((j.jq_pk = h.pk)))
+  WHERE ((j.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) OR ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_unmet = 0) AND (j.jq_wait_until IS NULL) AND (j.jq_type <> 'command'::text) AND (NOT drover.has_token(j.*))));
+
+CREATE VIEW drover.job_states AS
+ SELECT u.type,
+    u.queue,
+    u.host,
+    u.submitter,
+    u.state,
+    u.waits_for,
+    (sum(u.jobs))::bigint AS jobs
+   FROM ( SELECT job_counts.type,
+            job_counts.queue,
+            job_counts.host,
+            job_counts.submitter,
+            (
+                CASE
+                    WHEN (job_counts.state = ANY (ARRAY['early'::text, 'unmet'::text])) THEN 'queued'::text
+                    ELSE job_counts.state
+                END)::drover.job_state AS state,
+                CASE job_counts.state
+                    WHEN 'early'::text THEN 'time'::text
+                    WHEN 'unmet'::text THEN 'jobs'::text
+                    ELSE NULL::text
+                END AS waits_for,
+            job_counts.jobs
+           FROM drover.job_counts
+        UNION ALL
+         SELECT jobs_in_hand.jq_type,
+            jobs_in_hand.jq_queue,
+            jobs_in_hand.jq_host,
+            jobs_in_hand.jq_submitter,
+            s.state,
+            s.waits_for,
+            s.jobs
+           FROM (drover.jobs_in_hand
+             CROSS JOIN LATERAL ( VALUES (jobs_in_hand.jq_state,NULL::text,1), ('queued'::drover.job_state,NULL::text,'-1'::integer)) s(state, waits_for, jobs))) u
+  GROUP BY u.type, u.queue, u.host, u.submitter, u.state, u.waits_for
+ HAVING (sum(u.jobs) > (0)::numeric);
+
+CREATE VIEW drover.backlog AS
+ WITH ready AS MATERIALIZED (
+         SELECT job_states.type,
+            job_states.queue,
+            (sum(job_states.jobs))::bigint AS jobs,
+            row_number() OVER (ORDER BY (sum(job_states.jobs)) DESC) AS place
+           FROM drover.job_states
+          WHERE ((job_states.state = 'queued'::drover.job_state) AND (job_states.waits_for IS NULL) AND (job_states.type <> 'command'::text))
+          GROUP BY job_states.type, job_states.queue
+        )
+ SELECT ready.type,
+    ready.queue,
+    ready.jobs,
+        CASE
+            WHEN (ready.place <= 1000) THEN drover.oldest_claimable(ready.type, ready.queue)
+            ELSE NULL::timestamp with time zone
+        END AS oldest
+   FROM ready;
+
 CREATE VIEW drover.blocked_jobs AS
  SELECT blocked.blocked_jq_fk AS jq_pk,
     recovery.recovery_condition AS condition,
@@ -3602,14 +3777,6 @@ CREATE TABLE drover.claimable (
     claim_jobs bigint[]
 )
 WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
-
-CREATE TABLE drover.in_hand (
-    hand_owner uuid NOT NULL,
-    hand_jobs bigint[] NOT NULL,
-    hand_since timestamp with time zone DEFAULT now() NOT NULL
-)
-WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
-ALTER TABLE ONLY drover.in_hand ALTER COLUMN hand_jobs SET STORAGE EXTERNAL;
 
 CREATE VIEW drover.recorded AS
  SELECT DISTINCT ON (pk.pk) pk.pk AS jq_pk,
@@ -3826,6 +3993,67 @@ ALTER TABLE drover.delivery ALTER COLUMN del_pk ADD GENERATED ALWAYS AS IDENTITY
     CACHE 1
 );
 
+CREATE TABLE drover.job_zone (
+    zone_number bigint NOT NULL,
+    zone_type text NOT NULL,
+    zone_queue text NOT NULL,
+    zone_host text NOT NULL,
+    zone_submitter text NOT NULL,
+    zone_state text NOT NULL,
+    zone_jobs bigint NOT NULL,
+    zone_oldest timestamp with time zone,
+    zone_latest timestamp with time zone,
+    zone_waited real,
+    zone_ran real,
+    zone_rank text COLLATE pg_catalog."C"
+)
+WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+CREATE VIEW drover.job_zones AS
+ SELECT c.zone,
+    c.type,
+    c.queue,
+    c.host,
+    c.submitter,
+    c.state,
+    (sum(c.jobs))::bigint AS jobs,
+    min(c.oldest) AS oldest,
+    max(c.latest) AS latest,
+    max(c.waited) AS waited,
+    max(c.ran) AS ran,
+    min(c.rank) AS rank
+   FROM ( SELECT job_zone.zone_number AS zone,
+            job_zone.zone_type AS type,
+            job_zone.zone_queue AS queue,
+            job_zone.zone_host AS host,
+            job_zone.zone_submitter AS submitter,
+            job_zone.zone_state AS state,
+            job_zone.zone_jobs AS jobs,
+            job_zone.zone_oldest AS oldest,
+            job_zone.zone_latest AS latest,
+            job_zone.zone_waited AS waited,
+            job_zone.zone_ran AS ran,
+            job_zone.zone_rank AS rank
+           FROM drover.job_zone
+        UNION ALL
+         SELECT job_change.change_zone,
+            job_change.change_type,
+            job_change.change_queue,
+            job_change.change_host,
+            job_change.change_submitter,
+            s.state,
+            s.jobs,
+            s.oldest,
+            s.latest,
+            s.waited,
+            s.ran,
+            s.rank
+           FROM (drover.job_change
+             CROSS JOIN LATERAL ( VALUES (job_change.change_state,job_change.change_jobs,job_change.change_oldest,job_change.change_latest,job_change.change_waited,job_change.change_ran,job_change.change_rank), (job_change.change_was,(- job_change.change_jobs),NULL::timestamp with time zone,NULL::timestamp with time zone,NULL::real,NULL::real,NULL::text)) s(state, jobs, oldest, latest, waited, ran, rank))
+          WHERE (s.state IS NOT NULL)) c
+  GROUP BY c.zone, c.type, c.queue, c.host, c.submitter, c.state
+ HAVING (sum(c.jobs) <> (0)::numeric);
+
 CREATE TABLE drover.queue (
     queue_name text NOT NULL,
     queue_group text NOT NULL,
@@ -3853,58 +4081,71 @@ CREATE TABLE drover.queue (
 );
 
 CREATE VIEW drover.depth AS
- WITH job AS (
-         SELECT claimable.claim_type AS type,
-            claimable.claim_queue AS queue,
+ WITH waiting AS MATERIALIZED (
+         SELECT job_states.type,
+            job_states.queue,
+                CASE job_states.state
+                    WHEN 'queued'::drover.job_state THEN 'waiting'::text
+                    ELSE 'blocked'::text
+                END AS state,
+            sum(job_states.jobs) AS jobs
+           FROM drover.job_states
+          WHERE ((job_states.type <> 'command'::text) AND ((job_states.state = 'blocked'::drover.job_state) OR ((job_states.state = 'queued'::drover.job_state) AND (job_states.waits_for = 'time'::text))))
+          GROUP BY job_states.type, job_states.queue,
+                CASE job_states.state
+                    WHEN 'queued'::drover.job_state THEN 'waiting'::text
+                    ELSE 'blocked'::text
+                END
+        ), bound AS MATERIALIZED (
+         SELECT job_zones.type,
+            job_zones.queue,
+                CASE job_zones.state
+                    WHEN 'early'::text THEN 'waiting'::text
+                    ELSE job_zones.state
+                END AS state,
+            min(job_zones.oldest) AS oldest
+           FROM drover.job_zones
+          WHERE (job_zones.state = ANY (ARRAY['early'::text, 'blocked'::text]))
+          GROUP BY job_zones.type, job_zones.queue,
+                CASE job_zones.state
+                    WHEN 'early'::text THEN 'waiting'::text
+                    ELSE job_zones.state
+                END
+        ), kind AS (
+         SELECT backlog.type,
+            backlog.queue,
             'ready'::text AS state,
-            COALESCE(cardinality(claimable.claim_jobs), 1) AS jobs,
-            claimable.claim_queued AS queued
-           FROM drover.claimable
+            backlog.jobs,
+            backlog.oldest
+           FROM drover.backlog
         UNION ALL
-         SELECT jobqueue.jq_type,
-            COALESCE(jobqueue.jq_queue, ''::text) AS "coalesce",
-            'waiting'::text,
-            1,
-            jobqueue.jq_queued
-           FROM drover.jobqueue
-          WHERE ((jobqueue.jq_wait_until IS NOT NULL) AND (jobqueue.jq_state = 'queued'::drover.job_state) AND (jobqueue.jq_unmet = 0))
+         SELECT w.type,
+            w.queue,
+            w.state,
+            w.jobs,
+            b.oldest
+           FROM (waiting w
+             LEFT JOIN bound b USING (type, queue, state))
         UNION ALL
-         SELECT jobqueue.jq_type,
-            COALESCE(jobqueue.jq_queue, ''::text) AS "coalesce",
-            'blocked'::text,
-            1,
-            jobqueue.jq_queued
-           FROM (drover.blocked
-             JOIN drover.jobqueue ON ((jobqueue.jq_pk = blocked.blocked_jq_fk)))
-          WHERE (jobqueue.jq_state = 'blocked'::drover.job_state)
-        UNION ALL
-         SELECT j_1.jq_type,
-            COALESCE(j_1.jq_queue, ''::text) AS "coalesce",
+         SELECT jobs_in_hand.jq_type,
+            jobs_in_hand.jq_queue,
             'in hand'::text,
-            1,
-            j_1.jq_queued
-           FROM (( SELECT DISTINCT unnest(in_hand.hand_jobs) AS pk
-                   FROM drover.in_hand) h
-             JOIN drover.jobqueue j_1 ON ((j_1.jq_pk = h.pk)))
-          WHERE ((j_1.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) OR ((j_1.jq_state = 'queued'::drover.job_state) AND (j_1.jq_unmet = 0) AND (j_1.jq_wait_until IS NULL) AND (NOT drover.has_token(j_1.*))))
+            count(*) AS count,
+            min(jobs_in_hand.jq_queued) AS min
+           FROM drover.jobs_in_hand
+          WHERE (jobs_in_hand.jq_type <> 'command'::text)
+          GROUP BY jobs_in_hand.jq_type, jobs_in_hand.jq_queue
         )
  SELECT COALESCE(a.agent_type, '(unknown)'::text) AS type,
     COALESCE(queue.queue_name, '(unknown)'::text) AS queue,
-    j.state,
-    (sum(j.jobs))::bigint AS jobs,
-    min(j.queued) AS oldest
-   FROM ((( SELECT job.type,
-            job.queue,
-            job.state,
-            sum(job.jobs) AS jobs,
-            min(job.queued) AS queued
-           FROM job
-          WHERE (job.type <> 'command'::text)
-          GROUP BY job.type, job.queue, job.state) j
+    k.state,
+    (sum(k.jobs))::bigint AS jobs,
+    min(k.oldest) AS oldest
+   FROM ((kind k
      LEFT JOIN ( SELECT DISTINCT agent.agent_type
-           FROM drover.agent) a ON ((a.agent_type = j.type)))
-     LEFT JOIN drover.queue ON ((queue.queue_name = j.queue)))
-  GROUP BY COALESCE(a.agent_type, '(unknown)'::text), COALESCE(queue.queue_name, '(unknown)'::text), j.state;
+           FROM drover.agent) a ON ((a.agent_type = k.type)))
+     LEFT JOIN drover.queue ON ((queue.queue_name = k.queue)))
+  GROUP BY COALESCE(a.agent_type, '(unknown)'::text), COALESCE(queue.queue_name, '(unknown)'::text), k.state;
 
 CREATE TABLE drover.detached (
     det_jq_fk bigint NOT NULL,
@@ -4268,60 +4509,6 @@ ALTER TABLE drover.item_failure ALTER COLUMN item_pk ADD GENERATED ALWAYS AS IDE
     CACHE 1
 );
 
-CREATE TABLE drover.job_change (
-    change_zone bigint NOT NULL,
-    change_type text NOT NULL,
-    change_queue text NOT NULL,
-    change_host text NOT NULL,
-    change_submitter text NOT NULL,
-    change_was text,
-    change_state text,
-    change_jobs integer NOT NULL,
-    change_oldest timestamp with time zone,
-    change_latest timestamp with time zone,
-    change_waited real,
-    change_ran real,
-    change_rank text COLLATE pg_catalog."C"
-)
-WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
-
-CREATE TABLE drover.job_total (
-    total_type text NOT NULL,
-    total_queue text NOT NULL,
-    total_host text NOT NULL,
-    total_submitter text NOT NULL,
-    total_state text NOT NULL,
-    total_jobs bigint NOT NULL
-)
-WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
-
-CREATE VIEW drover.job_counts AS
- SELECT c.type,
-    c.queue,
-    c.host,
-    c.submitter,
-    c.state,
-    (sum(c.jobs))::bigint AS jobs
-   FROM ( SELECT job_total.total_type AS type,
-            job_total.total_queue AS queue,
-            job_total.total_host AS host,
-            job_total.total_submitter AS submitter,
-            job_total.total_state AS state,
-            job_total.total_jobs AS jobs
-           FROM drover.job_total
-        UNION ALL
-         SELECT job_change.change_type,
-            job_change.change_queue,
-            job_change.change_host,
-            job_change.change_submitter,
-            s.state,
-            s.jobs
-           FROM (drover.job_change
-             CROSS JOIN LATERAL ( VALUES (job_change.change_state,job_change.change_jobs), (job_change.change_was,(- job_change.change_jobs))) s(state, jobs))
-          WHERE (s.state IS NOT NULL)) c
-  GROUP BY c.type, c.queue, c.host, c.submitter, c.state
- HAVING (sum(c.jobs) <> (0)::numeric);
-
 ALTER TABLE drover.job ALTER COLUMN job_pk ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME drover.job_job_pk_seq
     START WITH 1
@@ -4330,67 +4517,6 @@ ALTER TABLE drover.job ALTER COLUMN job_pk ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
-
-CREATE TABLE drover.job_zone (
-    zone_number bigint NOT NULL,
-    zone_type text NOT NULL,
-    zone_queue text NOT NULL,
-    zone_host text NOT NULL,
-    zone_submitter text NOT NULL,
-    zone_state text NOT NULL,
-    zone_jobs bigint NOT NULL,
-    zone_oldest timestamp with time zone,
-    zone_latest timestamp with time zone,
-    zone_waited real,
-    zone_ran real,
-    zone_rank text COLLATE pg_catalog."C"
-)
-WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
-
-CREATE VIEW drover.job_zones AS
- SELECT c.zone,
-    c.type,
-    c.queue,
-    c.host,
-    c.submitter,
-    c.state,
-    (sum(c.jobs))::bigint AS jobs,
-    min(c.oldest) AS oldest,
-    max(c.latest) AS latest,
-    max(c.waited) AS waited,
-    max(c.ran) AS ran,
-    min(c.rank) AS rank
-   FROM ( SELECT job_zone.zone_number AS zone,
-            job_zone.zone_type AS type,
-            job_zone.zone_queue AS queue,
-            job_zone.zone_host AS host,
-            job_zone.zone_submitter AS submitter,
-            job_zone.zone_state AS state,
-            job_zone.zone_jobs AS jobs,
-            job_zone.zone_oldest AS oldest,
-            job_zone.zone_latest AS latest,
-            job_zone.zone_waited AS waited,
-            job_zone.zone_ran AS ran,
-            job_zone.zone_rank AS rank
-           FROM drover.job_zone
-        UNION ALL
-         SELECT job_change.change_zone,
-            job_change.change_type,
-            job_change.change_queue,
-            job_change.change_host,
-            job_change.change_submitter,
-            s.state,
-            s.jobs,
-            s.oldest,
-            s.latest,
-            s.waited,
-            s.ran,
-            s.rank
-           FROM (drover.job_change
-             CROSS JOIN LATERAL ( VALUES (job_change.change_state,job_change.change_jobs,job_change.change_oldest,job_change.change_latest,job_change.change_waited,job_change.change_ran,job_change.change_rank), (job_change.change_was,(- job_change.change_jobs),NULL::timestamp with time zone,NULL::timestamp with time zone,NULL::real,NULL::real,NULL::text)) s(state, jobs, oldest, latest, waited, ran, rank))
-          WHERE (s.state IS NOT NULL)) c
-  GROUP BY c.zone, c.type, c.queue, c.host, c.submitter, c.state
- HAVING (sum(c.jobs) <> (0)::numeric);
 
 CREATE TABLE drover.output (
     out_pk bigint NOT NULL,
@@ -4554,6 +4680,51 @@ CREATE VIEW drover.my_attempt WITH (security_barrier='true') AS
      JOIN drover.jobqueue j ON ((j.jq_pk = a.att_jq_fk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
+CREATE VIEW drover.my_job_states WITH (security_barrier='true') AS
+ SELECT job_states.type,
+    job_states.queue,
+    job_states.host,
+    job_states.submitter,
+    job_states.state,
+    job_states.waits_for,
+    job_states.jobs
+   FROM drover.job_states
+  WHERE (job_states.submitter = (SESSION_USER)::text);
+
+CREATE VIEW drover.my_job_zones WITH (security_barrier='true') AS
+ SELECT job_zones.zone,
+    job_zones.type,
+    job_zones.queue,
+    job_zones.host,
+    job_zones.submitter,
+    job_zones.state,
+    job_zones.jobs,
+    job_zones.oldest,
+    job_zones.latest,
+    job_zones.waited,
+    job_zones.ran,
+    job_zones.rank
+   FROM drover.job_zones
+  WHERE (job_zones.submitter = (SESSION_USER)::text);
+
+CREATE VIEW drover.my_backlog WITH (security_barrier='true') AS
+ SELECT j.type,
+    j.queue,
+    j.jobs,
+    z.oldest
+   FROM (( SELECT my_job_states.type,
+            my_job_states.queue,
+            (sum(my_job_states.jobs))::bigint AS jobs
+           FROM drover.my_job_states
+          WHERE ((my_job_states.state = 'queued'::drover.job_state) AND (my_job_states.waits_for IS NULL) AND (my_job_states.type <> 'command'::text))
+          GROUP BY my_job_states.type, my_job_states.queue) j
+     LEFT JOIN ( SELECT my_job_zones.type,
+            my_job_zones.queue,
+            min(my_job_zones.oldest) AS oldest
+           FROM drover.my_job_zones
+          WHERE (my_job_zones.state = 'queued'::text)
+          GROUP BY my_job_zones.type, my_job_zones.queue) z USING (type, queue));
+
 CREATE VIEW drover.my_blocked WITH (security_barrier='true') AS
  SELECT b.jq_pk,
     b.condition,
@@ -4661,22 +4832,6 @@ CREATE VIEW drover.my_job_groups WITH (security_barrier='true') AS
    FROM drover.job
   WHERE (job.job_user = SESSION_USER);
 
-CREATE VIEW drover.my_job_zones WITH (security_barrier='true') AS
- SELECT job_zones.zone,
-    job_zones.type,
-    job_zones.queue,
-    job_zones.host,
-    job_zones.submitter,
-    job_zones.state,
-    job_zones.jobs,
-    job_zones.oldest,
-    job_zones.latest,
-    job_zones.waited,
-    job_zones.ran,
-    job_zones.rank
-   FROM drover.job_zones
-  WHERE (job_zones.submitter = (SESSION_USER)::text);
-
 CREATE VIEW drover.my_jobd WITH (security_barrier='true') AS
  SELECT d.id,
     d.target,
@@ -4769,6 +4924,17 @@ CREATE VIEW drover.my_jobs WITH (security_barrier='true') AS
    FROM drover.jobs
   WHERE (jobs.jq_submitter = SESSION_USER)
   ORDER BY jobs.jq_pk DESC;
+
+CREATE VIEW drover.my_jobs_in_hand WITH (security_barrier='true') AS
+ SELECT jobs_in_hand.jq_pk,
+    jobs_in_hand.jq_type,
+    jobs_in_hand.jq_queue,
+    jobs_in_hand.jq_host,
+    jobs_in_hand.jq_submitter,
+    jobs_in_hand.jq_queued,
+    jobs_in_hand.jq_state
+   FROM drover.jobs_in_hand
+  WHERE (jobs_in_hand.jq_submitter = (SESSION_USER)::text);
 
 CREATE VIEW drover.my_log WITH (security_barrier='true') AS
  SELECT l.log_pk,
@@ -5134,6 +5300,17 @@ CREATE VIEW drover.our_job_counts WITH (security_barrier='true') AS
     job_counts.jobs
    FROM drover.job_counts
   WHERE (job_counts.submitter = ANY ((( SELECT drover.fellows() AS fellows))::text[]));
+
+CREATE VIEW drover.our_job_states WITH (security_barrier='true') AS
+ SELECT job_states.type,
+    job_states.queue,
+    job_states.host,
+    job_states.submitter,
+    job_states.state,
+    job_states.waits_for,
+    job_states.jobs
+   FROM drover.job_states
+  WHERE (job_states.submitter = ANY ((( SELECT drover.fellows() AS fellows))::text[]));
 
 CREATE VIEW drover.our_job_zones WITH (security_barrier='true') AS
  SELECT job_zones.zone,

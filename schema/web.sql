@@ -105,10 +105,8 @@ select date_trunc('minute', ended) as minute, count(*) filter (where state = 'do
 
 -- name: backlog
 -- Return for each queue how long its oldest job has waited that could be claimed, and how many there are.
-select jq_queue as queue, count(*) as jobs, now() - min(jq_queued) as oldest
-  from drover.jobqueue j
- where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null and jq_type <> 'command'
- group by jq_queue order by oldest desc
+select queue, sum(jobs)::bigint as jobs, now() - min(oldest) as oldest
+  from drover.backlog b group by queue order by oldest desc
 
 -- Logs and output
 

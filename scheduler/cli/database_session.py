@@ -41,7 +41,8 @@ ASKED_ONCE: Final[dict[LiteralString, LiteralString]] = {"jit": "off"}
 MASKED, OWN, NOTHING = "masked", "own", "nothing"
 RESTRICTED_TABLES: Final = (
     "jobqueue", "scheduler_status", "output", "why", "log", "blocked_jobs", "event", "subscription", "delivery",
-    "attempt", "item_failure", "jobdepends",
+    "attempt", "item_failure", "jobdepends", "job_states",
+    "job_zones", "backlog", "jobs_in_hand",
 )  # fmt: skip
 # Views of what a member of a tenant sees; what replaces them for other roles depends on their access to this table.
 OUR_VIEWS: Final = {
