@@ -11,6 +11,8 @@ import psycopg
 Database = psycopg.Connection[Any]
 
 IN_HAND: Final = 1000
+BLOCK: Final = 40  # jobs of one kind that a front-end hands in at once
+KINDS: Final = 200  # of type, queue, host and submitter
 BULK: Final = 5000  # jobs of one insert
 OWNER: Final = "12345678-1234-1234-1234-123456789abc"
 UNWATCHED: Final = """
@@ -48,7 +50,7 @@ select '{owner}', n, case n when -1 then 1 else 7 end, case n when -1 then 'owne
 insert into drover.job (job_name, job_user)
 select 'group' || n, 'user' || mod(n, 5) from generate_series(1, 200) n;
 """
-# The columns of a job. Front-ends hand in blocks of a type, queue and submitter: i is the number of the job among all, b that of its block.
+# The columns of a job. Front-ends hand in blocks of one kind: i is the number of the job among all, b that of its kind.
 KIND: Final = """
 'type' || mod(b, 20), case mod(b / 20, 10) when 0 then 'default' else 'queue' || mod(b / 20, 10) end,
 case mod(b, 7) when 0 then 'host' || mod(b / 7, 5) end,
@@ -63,7 +65,7 @@ select {KIND}, state, 1, queued, started, started + ran, case state when 'done' 
        case state when 'done' then 'all data processed' when 'failed' then 'exit status 1' else 'cancelled' end, 1, 1,
        ran, ran, case state when 'done' then cast('{OWNER}' as uuid) end, 'host' || mod(i, 5), mod(i, 30000) + 2
   from generate_series(cast(%s as bigint), %s) i,
-       lateral (select i / 100 as b, now() - (%s - i) * (interval '30 days' / %s) as queued) k,
+       lateral (select mod(i / %s, {KINDS}) as b, now() - (%s - i) * (interval '30 days' / %s) as queued) k,
        lateral (select queued + (mod(b, 600)) * interval '1 s' as started, mod(i, 90) * interval '1 s' as ran,
                        cast(case mod(i, 60) when 0 then 'failed' when 1 then 'cancelled' when 2 then 'skipped'
                             else 'done' end as drover.job_state) as state) s
@@ -90,7 +92,7 @@ insert into drover.jobqueue (jq_type, jq_queue, jq_host, jq_submitter, jq_job_fk
 select {KIND}, case mod(b, 11) when 0 then 'a5' else 'n' end,
        cast(case mod(b, 23) when 1 then 'held' else 'queued' end as drover.job_state),
        case mod(b, 13) when 2 then now() + (mod(i, 1000)) * interval '1 h' end
-  from generate_series(cast(%s as bigint), %s) i, lateral (select i / 100 as b) k
+  from generate_series(cast(%s as bigint), %s) i, lateral (select mod(i / %s, {KINDS}) as b) k
 """
 UNSERVED: Final = """
 insert into drover.jobqueue (jq_type, jq_queue, jq_args)
@@ -127,7 +129,7 @@ select jq_pk, (select min(recovery_pk) from drover.recovery) + mod(jq_pk, 10), j
 TAKEN: Final = f"""
 with taken as (
   insert into drover.jobqueue (jq_type, jq_queue, jq_host, jq_submitter, jq_job_fk, jq_args)
-  select {KIND} from generate_series(1, cast(%s as integer)) i, lateral (select i / 4 as b) k
+  select {KIND} from generate_series(1, cast(%s as integer)) i, lateral (select mod(i, {KINDS}) as b) k
   returning jq_pk),
 recorded as (
   insert into drover.in_hand (hand_owner, hand_jobs)
@@ -149,34 +151,34 @@ BEHIND: Final = "set session_replication_role = replica"  # no trigger fires
 BEFORE: Final = "set session_replication_role = origin"
 
 
-def fill(database: Database, ended: int, waiting: int, in_hand: int = IN_HAND) -> None:
+def fill(database: Database, ended: int, waiting: int, in_hand: int = IN_HAND, block: int = BLOCK) -> None:
     """Add so many jobs that have ended and that wait; those that ended with full pages, as after their life.
 
     The tables are never analysed, unless somebody does.
     """
     _run(database, UNWATCHED)
     _run(database, SITE.format(owner=OWNER))
-    _add_ended(database, ended)
-    _add_waiting(database, waiting)
+    _add_ended(database, ended, block)
+    _add_waiting(database, waiting, block)
     _take(database, in_hand)
     _run(database, COUNTED)
 
 
-def _add_ended(database: Database, count: int) -> None:
+def _add_ended(database: Database, count: int, block: int) -> None:
     _run(database, BEHIND)
     _run(database, "alter table drover.jobqueue set (fillfactor = 85)")
     for first, last in _blocks(count, 500_000):
-        _run(database, ENDED, first, last, count, count)
+        _run(database, ENDED, first, last, block, count, count)
     _run(database, "alter table drover.jobqueue set (fillfactor = 40)")
     _run(database, TRIES)
     _run(database, BEFORE)
 
 
-def _add_waiting(database: Database, count: int) -> None:
+def _add_waiting(database: Database, count: int, block: int) -> None:
     """Add three quarters in bulk, and a part of each kind that waits for something else than its turn."""
     part = max(count // 20, 1)
     for first, last in _blocks(count - 5 * part, BULK):
-        _run(database, WAITING, first, last)
+        _run(database, WAITING, first, last, block)
     for first, last in _blocks(part, BULK):
         _run(database, UNSERVED, first, last)
     _run(database, SINGLE.format(count=part))

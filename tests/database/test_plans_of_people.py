@@ -18,7 +18,7 @@ from tests.conftest import _database
 from tests.counts.meters import buffers
 from tests.database.statements_of_people import CASES, NOT_LOOKED_AT, USUAL, Case
 
-ENDED, WAITING, IN_HAND = 400, 200, 200
+ENDED, WAITING, IN_HAND = 400, 200, 40
 TIMES = 40  # as many that ended and that wait
 SPARE = 150  # pages, of an index that has one level more and of catalogs that a session reads first
 ROLES = {"owner": "", "masked": "drover_readonly", "own": "ann"}
@@ -66,7 +66,7 @@ def _filled(stack: ExitStack, postgres: str, template: str, times: int) -> list[
     """Return the conninfo of two databases with the same jobs, of which the second is analysed."""
     raw, conninfo = stack.enter_context(_database(postgres, template))
     with psycopg.connect(conninfo, autocommit=True) as database:
-        crowd.fill(database, ENDED * times, WAITING * times, IN_HAND)
+        crowd.fill(database, ENDED * times, WAITING * times, IN_HAND, block=1)
     _, analysed = stack.enter_context(_database(postgres, raw))
     with psycopg.connect(analysed, autocommit=True) as database:
         database.execute("vacuum analyze")
