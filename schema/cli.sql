@@ -624,7 +624,10 @@ select coalesce(sum(jobs) filter (where state < 'done'), 0)::bigint,
 -- Return jobs that are in hand, those that began first, then blocked ones.
 select jq_pk as job, jq_type as type, jq_state::text as state, now() - jq_starttime as since, jq_done_host as host,
        left(jq_args, 200) as args
-  from drover.jobqueue j where jq_state in ('claimed', 'running', 'blocked') and jq_type <> 'command'
+  from drover.jobqueue j
+ where jq_pk = any (array(select jq_pk from drover.jobs_in_hand
+                           union all (select b.jq_pk from drover.blocked_jobs b order by b.jq_pk limit :limit)))
+   and jq_state in ('claimed', 'running', 'blocked') and jq_type <> 'command'
  order by jq_state = 'blocked', jq_starttime, jq_pk limit :limit::bigint
 
 -- name: job_counts

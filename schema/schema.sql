@@ -3690,8 +3690,16 @@ CREATE VIEW drover.jobs_in_hand AS
         END AS jq_state
    FROM (( SELECT DISTINCT unnest(in_hand.hand_jobs) AS pk
            FROM drover.in_hand) h
-     JOIN drover.jobqueue j ON ((j.jq_pk = h.pk)))
-  WHERE ((j.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) OR ((j.jq_state = 'queued'::drover.job_state) AND (j.jq_unmet = 0) AND (j.jq_wait_until IS NULL) AND (j.jq_type <> 'command'::text) AND (NOT drover.has_token(j.*))));
+     CROSS JOIN LATERAL ( SELECT t.jq_pk,
+            t.jq_type,
+            t.jq_queue,
+            t.jq_host,
+            t.jq_submitter,
+            t.jq_queued,
+            t.jq_state
+           FROM drover.jobqueue t
+          WHERE ((t.jq_pk = h.pk) AND ((t.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) OR ((t.jq_state = 'queued'::drover.job_state) AND (t.jq_unmet = 0) AND (t.jq_wait_until IS NULL) AND (t.jq_type <> 'command'::text) AND (NOT drover.has_token(t.*)))))
+         LIMIT 1) j);
 
 CREATE VIEW drover.job_states AS
  SELECT u.type,

@@ -162,6 +162,7 @@ def fill(database: Database, ended: int, waiting: int, in_hand: int = IN_HAND, b
     _add_waiting(database, waiting, block)
     _take(database, in_hand)
     _run(database, COUNTED)
+    _run(database, "vacuum drover.job_change")
 
 
 def _add_ended(database: Database, count: int, block: int) -> None:

@@ -46,8 +46,7 @@ READS_ALL: Final = "reads all jobs"
 READS_WAITING: Final = "reads all jobs that wait"
 READS_LIST: Final = "reads all jobs of the list, to sort or to filter them"
 READS_LOG: Final = "reads the log until a page is full"
-READS_IN_HAND: Final = "looks for jobs in hand among all jobs"
-READS_CLEAN_UPS: Final = "looks for clean-ups among all jobs"
+READS_BLOCKED: Final = "reads all blocked jobs"
 
 JOB: Final = [
     Case("job_reason", jobs=OF_JOB),
@@ -62,12 +61,13 @@ JOBS: Final = [
     Case("ended_or_blocked_jobs", jobs=SOME),
     Case("inactive_groups", jobs=SOME),
     Case("jobs_by_name"),
-    Case("jobs_in_hand", dear=READS_IN_HAND),
-    Case("top_jobs", dear=READS_IN_HAND),
+    Case("jobs_in_hand"),
+    Case("top_jobs", logins=SEES_ALL),
+    Case("top_jobs", logins=SEES_OWN, said="of one's own jobs", dear=READS_BLOCKED),
     Case("choose_jobs", dear=READS_ALL),
     Case("numbers_of_jobs", dear=READS_LIST),
-    Case("job_counts", dear=READS_ALL),
-    Case("queue_in_short", dear=READS_ALL),
+    Case("job_counts"),
+    Case("queue_in_short"),
     Case("count_jobs", dear=READS_ALL),
     Case("reasons", dear=READS_WAITING),
 ]
@@ -119,23 +119,19 @@ OVERVIEW: Final = [
             "metric_slots", "metric_counters", "metric_tables", "metric_database", "agents_failed", "hosts_down",
             "dead_rows", "queue_scans", "slow_queries", "blocking_locks", "old_transactions", "prepared_transactions",
             "replicas_behind", "notify_queue_filling", "statistics_hidden", "settings_off",
-            "tables_without_autovacuum", "server_facts",
+            "tables_without_autovacuum", "server_facts", "list_queue",
+            "queues", "unserved_types", "unknown_queues", "backlog", "metric_jobs", "failed_clean_ups",
+            "stuck_clean_ups",
         )
     ),
-    *(
-        Case(name, dear=READS_WAITING)
-        for name in (
-            "list_queue", "queues", "unserved_types", "unknown_queues", "conditions", "backlog", "metric_jobs",
-            "metric_blocked",
-        )
-    ),
-    Case("no_scheduler", {"group": "idle"}, dear=READS_WAITING),
+    Case("no_scheduler", {"group": "idle"}),
+    Case("metric_blocked", logins=SEES_ALL),
+    Case("metric_blocked", logins=SEES_OWN, said="of one's own jobs", dear=READS_BLOCKED),
+    Case("conditions", dear=READS_BLOCKED),
     Case("impossible_rows", dear=READS_ALL),
     Case("ended_stats", dear=READS_ALL),
     Case("failure_stats", dear=READS_ALL),
     Case("history", dear=READS_ALL),
-    Case("failed_clean_ups", dear=READS_CLEAN_UPS),
-    Case("stuck_clean_ups", dear=READS_CLEAN_UPS),
 ]  # fmt: skip
 CASES: Final = [*JOB, *JOBS, *LISTS, *LOGS, *OVERVIEW]
 # Settings of a session, what is asked of the role and the server alone, and what changes something.

@@ -5,7 +5,7 @@ Counted are the pages that each statement looks at; nothing is timed.
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg
 import pytest
