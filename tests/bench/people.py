@@ -77,7 +77,7 @@ class Beside:
     def _pages(self) -> list[str]:
         filters = [
             "type=type1", "queue=queue3", "host=host1", f"by={OWNER}", "by=nobody", "group=1", "since=1h",
-            "text=single", *(f"state={state}" for state in JOB_STATES), f"before={self.jobs['done']}",
+            "text=single", *(f"state={state}" for state in JOB_STATES), f"before={self.jobs['waiting']}",
         ]  # fmt: skip
         jobs = [f"/jobs/{self.jobs[name]}" for name in ("waiting", "unmet", "in_hand", "done")]
         logs = ["/log", "/log?kind=ERROR", "/log?text=argument", f"/log?job={self.jobs['done']}"]
