@@ -283,8 +283,8 @@ select * from (
 
 -- name: reasons
 -- Return for jobs that have not ended the reasons why, each with the number of jobs, one of them and since when that is
--- queued. Jobs of one type, queue, host, submitter and state are asked about once, by the first of them: `most` kinds,
--- those with the most jobs.
+-- queued. Jobs of one type, queue, host and state are asked about once, by the first of them: `most` kinds, those with
+-- the most jobs.
 select reason, sum(jobs)::bigint as jobs, count(distinct type) as kinds,
        string_agg(distinct type, ', ' order by type) as types,
        string_agg(distinct state, ', ' order by state) as states, min(example) as example, min(oldest) as oldest
@@ -299,14 +299,18 @@ select reason, sum(jobs)::bigint as jobs, count(distinct type) as kinds,
       from (
         select * from (
           select s.type, s.state::text as state, s.waits_for, null as condition, s.jobs,
-                 drover.first_of_kind(z.zones, s.type, s.queue, s.host, s.submitter, z.state) as example
-            from drover.job_states s
-            join (select type, queue, host, submitter, state, array_agg(zone order by zone) as zones
-                    from drover.job_zones where state in ('held', 'early', 'unmet', 'queued') group by 1, 2, 3, 4, 5) z
-              on (z.type, z.queue, z.host, z.submitter) = (s.type, s.queue, s.host, s.submitter)
+                 drover.first_of_kind(z.zones, s.type, s.queue, s.host, z.submitter, z.state) as example
+            from (select type, queue, host, state, waits_for, sum(jobs) as jobs from drover.job_states
+                   where type <> 'command' and state in ('held', 'queued') group by 1, 2, 3, 4, 5
+                   order by jobs desc limit :most::bigint) s
+            join (select distinct on (type, queue, host, state) type, queue, host, state, submitter, zones
+                    from (select type, queue, host, submitter, state, array_agg(zone order by zone) as zones
+                            from drover.job_zones where state in ('held', 'early', 'unmet', 'queued')
+                           group by 1, 2, 3, 4, 5) of_submitter
+                   order by type, queue, host, state, zones) z
+              on (z.type, z.queue, z.host) = (s.type, s.queue, s.host)
                  and z.state = case s.waits_for when 'time' then 'early' when 'jobs' then 'unmet'
-                               else s.state::text end
-           where s.type <> 'command' and s.state in ('held', 'queued') order by s.jobs desc limit :most::bigint) free
+                               else s.state::text end) free
          union all
         select jq_type, jq_state::text, null, null, count(*), min(jq_pk)
           from drover.jobs_in_hand h where jq_type <> 'command' group by jq_type, jq_queue, jq_host, jq_state
@@ -624,11 +628,12 @@ select coalesce(sum(jobs) filter (where state < 'done'), 0)::bigint,
 -- Return jobs that are in hand, those that began first, then blocked ones.
 select jq_pk as job, jq_type as type, jq_state::text as state, now() - jq_starttime as since, jq_done_host as host,
        left(jq_args, 200) as args
-  from drover.jobqueue j
- where jq_pk = any (array(select jq_pk from drover.jobs_in_hand
-                           union all (select b.jq_pk from drover.blocked_jobs b order by b.jq_pk limit :limit)))
-   and jq_state in ('claimed', 'running', 'blocked') and jq_type <> 'command'
- order by jq_state = 'blocked', jq_starttime, jq_pk limit :limit::bigint
+  from (select jq_pk as pk from drover.jobs_in_hand h where jq_type <> 'command'
+         union all
+        (select jq_pk from drover.blocked_jobs b order by jq_pk limit :limit::bigint)) shown
+ cross join lateral (select * from drover.jobqueue j where jq_pk = pk offset 0) j
+ where jq_state in ('claimed', 'running', 'blocked')
+ order by jq_state = 'blocked', jq_starttime, jq_pk limit :limit
 
 -- name: job_counts
 select type, state::text, sum(jobs)::bigint from drover.job_states group by type, state order by type, state::text
@@ -653,7 +658,7 @@ select j.type, q.queue_group as group, sum(jobs)::bigint as jobs,
 -- name: conditions
 -- Return the conditions that jobs are blocked on.
 select condition, count(*) as jobs, policy, condition_since as since, tries as checks, next_check, tester
-  from drover.jobqueue join drover.blocked_jobs using (jq_pk)
+  from drover.blocked_jobs b
  group by condition, policy, condition_since, tries, next_check, tester order by condition, policy
 
 -- name: unknown_queues

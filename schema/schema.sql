@@ -5784,6 +5784,8 @@ CREATE INDEX job_total_empty ON drover.job_total USING btree (total_jobs) WHERE 
 
 CREATE INDEX job_zone_empty ON drover.job_zone USING btree (zone_jobs) WHERE (zone_jobs = 0);
 
+CREATE INDEX job_zone_open ON drover.job_zone USING btree (zone_state, zone_type) WHERE (zone_state = ANY (ARRAY['held'::text, 'early'::text, 'unmet'::text, 'queued'::text, 'blocked'::text]));
+
 CREATE INDEX jobdepends_of_parent ON drover.jobdepends USING btree (jdep_jq_depends_fk, jdep_jq_fk);
 
 CREATE INDEX jobqueue_due ON drover.jobqueue USING btree (jq_wait_until) WHERE (jq_wait_until IS NOT NULL);

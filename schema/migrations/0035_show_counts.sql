@@ -1,5 +1,9 @@
 -- Counts of jobs as people read them, and the depth of queues by them: what waits is counted, not read.
 
+-- Zones with jobs that have not ended are found without those of many years that have.
+create index job_zone_open on drover.job_zone (zone_state, zone_type)
+ where zone_state in ('held', 'early', 'unmet', 'queued', 'blocked');
+
 -- What schedulers have in hand: few jobs, whatever waits. Not commands.
 create view drover.jobs_in_hand as
 select j.jq_pk, j.jq_type, coalesce(j.jq_queue, '') as jq_queue, coalesce(j.jq_host, '') as jq_host,
