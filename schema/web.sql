@@ -89,19 +89,13 @@ select coalesce((select array_agg(distinct agent_type order by agent_type) from 
 -- Plots
 
 -- name: history
--- Return for each minute of the last hour how many jobs ended, how long they had waited, and how long they ran. Of the
--- newest jobs only, so that it takes the same time whatever the length of the queue.
-select date_trunc('minute', ended) as minute, count(*) filter (where state = 'done') as done,
-       count(*) filter (where state <> 'done') as failed,
-       percentile_cont(array[0.5, 0.95]) within group (order by waited) as waited,
-       percentile_cont(array[0.5, 0.95]) within group (order by ran) as ran
-  from (
-    select jq_endtime as ended, jq_state::text as state, jq_type as type,
-           extract(epoch from jq_starttime - jq_queued)::float8 as waited,
-           extract(epoch from jq_endtime - jq_starttime)::float8 as ran
-      from drover.our_jobs j order by jq_pk desc limit :most::bigint) newest
- where ended > date_trunc('minute', now()) - interval '1 hour' and type <> 'command'
- group by 1 order by 1
+-- Return for each minute of the last hour how many jobs started and ended, by state: of each bin of time, and in all.
+select date_trunc('minute', tally_at) as minute, tally_state as state, bin, sum(jobs)::bigint as jobs
+  from drover.our_tally
+ cross join lateral (select null::integer as bin, tally_jobs as jobs
+                      union all select * from unnest(tally_bins, tally_counts)) b
+ where tally_span = any ('{0, 1 minute}'::interval[]) and tally_at > date_trunc('minute', now()) - interval '1 hour'
+ group by 1, 2, 3 order by 1
 
 -- name: backlog
 -- Return for each queue how long its oldest job has waited that could be claimed, and how many there are.
