@@ -118,7 +118,8 @@ OVERVIEW: Final = [
             "metric_groups", "metric_schedulers", "metric_statements", "metric_queues", "metric_hosts", "metric_types",
             "metric_slots", "metric_counters", "metric_tables", "metric_database", "agents_failed", "hosts_down",
             "dead_rows", "queue_scans", "slow_queries", "blocking_locks", "old_transactions", "prepared_transactions",
-            "replicas_behind", "notify_queue_filling", "statistics_hidden", "settings_off",
+            "replicas_behind", "notify_queue_filling", "statistics_hidden", "settings_off", "site_additions",
+            "filters_refused", "lost_roles", "site_objects", "site_stops",
             "tables_without_autovacuum", "server_facts", "list_queue",
             "queues", "unserved_types", "unknown_queues", "backlog", "metric_jobs", "failed_clean_ups",
             "stuck_clean_ups",
@@ -129,9 +130,12 @@ OVERVIEW: Final = [
     Case("metric_blocked", logins=SEES_OWN, said="of one's own jobs", dear=READS_BLOCKED),
     Case("conditions", dear=READS_BLOCKED),
     Case("impossible_rows", dear=READS_ALL),
-    Case("ended_stats", dear=READS_ALL),
-    Case("failure_stats", dear=READS_ALL),
-    Case("history", dear=READS_ALL),
+    Case("ended_stats", logins=SEES_ALL),
+    Case("ended_stats", logins=SEES_OWN, said="of one's own jobs", dear=READS_ALL),
+    Case("failure_stats", logins=SEES_ALL),
+    Case("failure_stats", logins=SEES_OWN, said="of one's own jobs", dear=READS_ALL),
+    Case("history", logins=SEES_ALL),
+    Case("history", logins=SEES_OWN, said="of one's own jobs", dear=READS_ALL),
 ]  # fmt: skip
 CASES: Final = [*JOB, *JOBS, *LISTS, *LOGS, *OVERVIEW]
 # Settings of a session, what is asked of the role and the server alone, and what changes something.
