@@ -88,12 +88,10 @@ def test_every_statement_of_people_is_known_to_read_little_or_much() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_statement_reads_no_more_beside_many_jobs(
-    crowds: dict[str, list[Sight]], case: Case, request: pytest.FixtureRequest
-) -> None:
-    if case.dear:
-        request.applymarker(pytest.mark.xfail(reason=case.dear, strict=True))
-    assert next(_those_who_read_more(crowds, case), None) is None
+def test_statement_reads_no_more_beside_many_jobs(crowds: dict[str, list[Sight]], case: Case) -> None:
+    """One that is known to be dear must be so: who mends it takes that mark away."""
+    found = next(_those_who_read_more(crowds, case), None)
+    assert (found is not None) == bool(case.dear), found or f"it reads little: take its mark away ({case.dear})"
 
 
 def _those_who_read_more(crowds: dict[str, list[Sight]], case: Case) -> Iterator[tuple[str, str, int, int]]:
