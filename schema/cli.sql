@@ -200,7 +200,11 @@ jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_state::te
        jq_itemsprocessed as processed, jq_itemsfailed as failed, jq_itemstotal as total,
        b.condition, b.blocked_since, b.next_check, b.tries as checks, code, jq_args as args, jq_endtext as text
   from (select null::text as jq_end_code) as of_a_table,  -- which has no codes: the views in its place have them
-       lateral (select j.*, jq_end_code as code from drover.jobqueue j) j left join drover.blocked_jobs b using (jq_pk)
+       lateral (select j.*, jq_end_code as code from drover.jobqueue j) j
+  left join lateral (
+    select condition, blocked_since, next_check, tries
+      from drover.blocked_jobs b where b.jq_pk = j.jq_pk and jq_state = 'blocked' offset 0) b
+         on true
 
 -- name: list_jobs
 -- Return jobs, those that are sorted last first: by default the newest. A sort that was not asked for is a constant.
@@ -274,14 +278,17 @@ select attempt, host, pid as keeper, since, attached, waits_for, entry
   from drover.our_detached where jq_pk = :job order by attempt limit :limit
 
 -- name: job_parents
--- Return the jobs that a job depends on, those that it still waits for first.
+-- Return the jobs that a job depends on, those that it still waits for first. Each is looked up by its number (`offset
+-- 0`): a plan for an unknown number of edges may read all jobs.
 select jdep_jq_depends_fk as job, jq_name as name, jq_type as type, jq_state::text as state,
        case jdep_depends_bits & 3 when 1 then 'success' when 2 then 'failure' when 3 then 'end' else 'errors' end
          as needed,
        jdep_on_unmet as on_unmet, jdep_met_at as met
-  from drover.jobdepends e left join drover.our_jobs on jq_pk = jdep_jq_depends_fk
- where jdep_jq_fk = :job
- order by jdep_met_at nulls first, jdep_jq_depends_fk limit :limit::bigint
+  from (
+    select * from drover.jobdepends e
+     where jdep_jq_fk = :job order by jdep_met_at nulls first, jdep_jq_depends_fk limit :limit::bigint) e
+  left join lateral (select * from drover.our_jobs where jq_pk = jdep_jq_depends_fk offset 0) j on true
+ order by jdep_met_at nulls first, jdep_jq_depends_fk
 
 -- name: job_children
 -- Return the jobs that depend on a job, those that still wait for it first.
@@ -289,9 +296,11 @@ select jdep_jq_fk as job, jq_name as name, jq_type as type, jq_state::text as st
        case jdep_depends_bits & 3 when 1 then 'success' when 2 then 'failure' when 3 then 'end' else 'errors' end
          as needed,
        jdep_on_unmet as on_unmet, jdep_met_at as met
-  from drover.jobdepends e left join drover.our_jobs on jq_pk = jdep_jq_fk
- where jdep_jq_depends_fk = :job
- order by jdep_met_at nulls first, jdep_jq_fk limit :limit::bigint
+  from (
+    select * from drover.jobdepends e
+     where jdep_jq_depends_fk = :job order by jdep_met_at nulls first, jdep_jq_fk limit :limit::bigint) e
+  left join lateral (select * from drover.our_jobs where jq_pk = jdep_jq_fk offset 0) j on true
+ order by jdep_met_at nulls first, jdep_jq_fk
 
 -- name: failed_items
 -- Return the items of a job that failed, the newest first. The sum keeps the index of the job in use.

@@ -4098,69 +4098,16 @@ CREATE VIEW drover.jobs_in_hand AS
         END AS jq_state
    FROM (( SELECT DISTINCT unnest(in_hand.hand_jobs) AS pk
            FROM drover.in_hand) h
-     CROSS JOIN LATERAL ( SELECT j_1.jq_pk,
-            j_1.jq_job_fk,
-            j_1.jq_name,
-            j_1.jq_type,
-            j_1.jq_args,
-            j_1.jq_variables,
-            j_1.jq_msq,
-            j_1.jq_runonpfile,
-            j_1.jq_host,
-            j_1.jq_key,
-            j_1.jq_tolerate,
-            j_1.jq_repeat,
-            j_1.jq_queue,
-            j_1.jq_urgent,
-            j_1.jq_priority,
-            j_1.jq_not_before,
-            j_1.jq_not_after,
-            j_1.jq_wait_until,
-            j_1.jq_expires_at,
-            j_1.jq_live_key,
-            j_1.jq_max_interruptions,
-            j_1.jq_retries,
-            j_1.jq_timeout,
-            j_1.jq_unique_key,
-            j_1.jq_delete,
-            j_1.jq_mode,
-            j_1.jq_state,
-            j_1.jq_attempt,
-            j_1.jq_owner,
-            j_1.jq_schedinfo,
-            j_1.jq_interruptions,
-            j_1.jq_failures,
-            j_1.jq_rescued,
-            j_1.jq_retry_at,
-            j_1.jq_unmet,
-            j_1.jq_has_children,
-            j_1.jq_wanted,
-            j_1.jq_queued,
-            j_1.jq_starttime,
-            j_1.jq_endtime,
-            j_1.jq_endtext,
-            j_1.jq_end_bits,
-            j_1.jq_exitcode,
-            j_1.jq_signal,
-            j_1.jq_result,
-            j_1.jq_itemsprocessed,
-            j_1.jq_itemsfailed,
-            j_1.jq_itemstotal,
-            j_1.jq_checkpoint,
-            j_1.jq_elapsedtime,
-            j_1.jq_processedtime,
-            j_1.jq_expected_end,
-            j_1.jq_done_by,
-            j_1.jq_done_host,
-            j_1.jq_done_pid,
-            j_1.jq_submitter,
-            j_1.jq_resubmit_of,
-            j_1.jq_first_start,
-            j_1.jq_attempt_start,
-            j_1.jq_blocked_count
-           FROM drover.jobqueue j_1
-          WHERE ((j_1.jq_pk = h.pk) AND ((j_1.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) OR ((j_1.jq_state = 'queued'::drover.job_state) AND (j_1.jq_unmet = 0) AND (j_1.jq_wait_until IS NULL) AND (j_1.jq_type <> 'command'::text) AND (NOT drover.has_token(j_1.*)))))
-         OFFSET 0) j);
+     CROSS JOIN LATERAL ( SELECT t.jq_pk,
+            t.jq_type,
+            t.jq_queue,
+            t.jq_host,
+            t.jq_submitter,
+            t.jq_queued,
+            t.jq_state
+           FROM drover.jobqueue t
+          WHERE ((t.jq_pk = h.pk) AND ((t.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) OR ((t.jq_state = 'queued'::drover.job_state) AND (t.jq_unmet = 0) AND (t.jq_wait_until IS NULL) AND (t.jq_type <> 'command'::text) AND (NOT drover.has_token(t.*)))))
+         LIMIT 1) j);
 
 CREATE VIEW drover.job_states AS
  SELECT u.type,
@@ -4731,7 +4678,7 @@ CREATE TABLE drover.site (
 ALTER TABLE ONLY drover.site REPLICA IDENTITY FULL;
 
 CREATE VIEW drover.detached_jobs AS
- SELECT j.jq_pk,
+ SELECT d.det_jq_fk AS jq_pk,
     j.jq_type,
     j.jq_state,
     d.det_attempt AS attempt,
@@ -4759,7 +4706,15 @@ CREATE VIEW drover.detached_jobs AS
             ELSE 'it is adopted within seconds'::text
         END AS waits_for
    FROM (((((((drover.detached d
-     JOIN drover.jobqueue j ON ((j.jq_pk = d.det_jq_fk)))
+     CROSS JOIN LATERAL ( SELECT jobqueue.jq_type,
+            jobqueue.jq_state,
+            jobqueue.jq_queue,
+            jobqueue.jq_attempt,
+            jobqueue.jq_owner,
+            jobqueue.jq_done_pid
+           FROM drover.jobqueue
+          WHERE (jobqueue.jq_pk = d.det_jq_fk)
+         OFFSET 0) j)
      LEFT JOIN drover.queue q ON ((q.queue_name = j.jq_queue)))
      LEFT JOIN drover.scheduler_group g ON ((g.group_name = q.queue_group)))
      LEFT JOIN drover.agent a ON (((a.agent_group = q.queue_group) AND (a.agent_type = j.jq_type))))
@@ -4771,7 +4726,7 @@ CREATE VIEW drover.detached_jobs AS
                 END AS down) t)
      LEFT JOIN LATERAL ( SELECT true AS is_attached
            FROM drover.scheduler_status
-          WHERE (t.runs AND (scheduler_status.status_scheduler = g.group_owner) AND (scheduler_status.status_slot >= 0) AND (scheduler_status.status_jq_fk = j.jq_pk))
+          WHERE (t.runs AND (scheduler_status.status_scheduler = g.group_owner) AND (scheduler_status.status_slot >= 0) AND (scheduler_status.status_jq_fk = d.det_jq_fk))
          LIMIT 1) slot ON (true));
 
 CREATE TABLE drover.event (
@@ -5752,98 +5707,8 @@ CREATE VIEW drover.reason AS
             END)
             ELSE NULL::text
         END AS text,
-        CASE
-            WHEN (s.state = 'held'::drover.job_state) THEN
-            CASE j.jq_mode
-                WHEN 'manual'::drover.job_mode THEN 'manual: waits for run'::text
-                ELSE 'held: waits for release'::text
-            END
-            WHEN (s.state = 'blocked'::drover.job_state) THEN 'blocked'::text
-            WHEN (s.state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) THEN
-            CASE
-                WHEN ((s.state = 'running'::drover.job_state) AND j.jq_msq AND ((NOT a.agent_enabled) OR (r.room_closed IS NOT NULL))) THEN ((('running'::text || COALESCE((': '::text || drover.items(j.*)), ''::text)) || ', and no more is begun: '::text) ||
-                CASE
-                    WHEN a.agent_enabled THEN r.room_closed
-                    ELSE (('agent type '::text || a.agent_type) || ' is disabled'::text)
-                END)
-                WHEN ((s.state = 'running'::drover.job_state) AND j.jq_msq AND (a.agent_blocked_until > now())) THEN ((('running'::text || COALESCE((': '::text || drover.items(j.*)), ''::text)) || ', and no more is begun: '::text) || drover.rests(a.*))
-                WHEN ((s.state = 'running'::drover.job_state) AND (j.jq_expected_end IS NOT NULL)) THEN ((((('running: '::text || drover.items(j.*)) || ', about '::text) || drover.about((EXTRACT(epoch FROM (j.jq_expected_end - now())))::double precision)) || ' left'::text) ||
-                CASE
-                    WHEN j.jq_repeat THEN ' of this slice'::text
-                    ELSE ''::text
-                END)
-                WHEN (s.state = 'running'::drover.job_state) THEN (((('running'::text || COALESCE(((' on host '::text || j.jq_done_host) || COALESCE((', pid '::text || j.jq_done_pid), ''::text)), ''::text)) || ', in hand since '::text) || date_trunc('second'::text, COALESCE(j.jq_attempt_start, j.jq_starttime))) ||
-                CASE
-                    WHEN j.jq_msq THEN COALESCE((': '::text || drover.items(j.*)), ''::text)
-                    ELSE ''::text
-                END)
-                WHEN (j.jq_msq AND (j.jq_endtext <> 'in progress'::text)) THEN 'in hand'::text
-                WHEN (NOT h.host_enabled) THEN (('in hand, waits for an agent: host '::text || h.host_name) || ' is disabled'::text)
-                WHEN (h.host_down_until > (now() - '00:01:00'::interval)) THEN ((('in hand, waits for an agent: host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
-                ELSE COALESCE(('in hand, waits for an agent: '::text || COALESCE(a.agent_reason, r.room_closed, r.room_full, r.room_busy)), 'in hand: waits for an agent'::text)
-            END
-            WHEN ((s.state = 'queued'::drover.job_state) AND (j.jq_type = 'command'::text)) THEN
-            CASE
-                WHEN (j.jq_wait_until IS NULL) THEN 'waits for an active scheduler'::text
-                ELSE 'waits for the jobs that it runs'::text
-            END
-            WHEN (s.state = 'queued'::drover.job_state) THEN
-            CASE
-                WHEN (j.jq_unmet > 0) THEN (((('waits for '::text || j.jq_unmet) ||
-                CASE j.jq_unmet
-                    WHEN 1 THEN ' dependency: job '::text
-                    ELSE ' dependencies: jobs '::text
-                END) || COALESCE(( SELECT string_agg((d.pk || COALESCE(((' ('::text || d.name) || ')'::text), ''::text)), ', '::text ORDER BY d.pk) AS string_agg
-                   FROM ( SELECT p.jq_pk AS pk,
-                            p.jq_name AS name
-                           FROM (drover.jobdepends
-                             JOIN drover.jobqueue p ON ((p.jq_pk = jobdepends.jdep_jq_depends_fk)))
-                          WHERE ((jobdepends.jdep_jq_fk = j.jq_pk) AND (jobdepends.jdep_met_at IS NULL))
-                         LIMIT 10) d), '?'::text)) || COALESCE(( SELECT (('; job '::text || p.jq_pk) ||
-                        CASE p.jq_state
-                            WHEN 'failed'::drover.job_state THEN ' has failed: retry it, or cancel or ice this one'::text
-                            ELSE ((' is '::text || p.jq_state) || ' for good: cancel or ice this one'::text)
-                        END)
-                   FROM (drover.jobdepends
-                     JOIN drover.jobqueue p ON ((p.jq_pk = jobdepends.jdep_jq_depends_fk)))
-                  WHERE ((jobdepends.jdep_jq_fk = j.jq_pk) AND (jobdepends.jdep_met_at IS NULL) AND (jobdepends.jdep_on_unmet = 'wait'::text) AND (p.jq_endtime IS NOT NULL) AND ((p.jq_end_bits & jobdepends.jdep_depends_bits) = 0))
-                  ORDER BY (p.jq_state = 'failed'::drover.job_state), p.jq_pk
-                 LIMIT 1), ''::text))
-                WHEN (j.jq_wait_until > now()) THEN ('waits until '::text || date_trunc('second'::text, j.jq_wait_until))
-                WHEN (q.queue_name IS NULL) THEN ('no queue '::text || quote_literal(j.jq_queue))
-                WHEN q.queue_paused THEN (('queue '::text || q.queue_name) || ' is paused'::text)
-                WHEN (a.agent_type IS NULL) THEN ((('no agent type '::text || quote_literal(j.jq_type)) || ' is configured in group '::text) || q.queue_group)
-                WHEN (NOT a.agent_present) THEN (('agent type '::text || a.agent_type) || ' is no longer configured'::text)
-                WHEN (NOT a.agent_enabled) THEN (('agent type '::text || a.agent_type) || ' is disabled'::text)
-                WHEN ((h.host_name IS NULL) AND (j.jq_host IS NOT NULL)) THEN ('no host '::text || quote_literal(j.jq_host))
-                WHEN (h.host_group <> q.queue_group) THEN ((((((('host '::text || h.host_name) || ' belongs to group '::text) || h.host_group) || ', queue '::text) || q.queue_name) || ' to '::text) || q.queue_group)
-                WHEN (NOT h.host_present) THEN (('host '::text || h.host_name) || ' is no longer configured'::text)
-                WHEN ((r.room_agent IS NULL) AND (EXISTS ( SELECT
-                   FROM drover.scheduler_status
-                  WHERE ((scheduler_status.status_scheduler = g.group_owner) AND (scheduler_status.status_slot = '-1'::integer) AND (scheduler_status.status_updated > a.agent_registered))))) THEN ((('agent type '::text || a.agent_type) || ' has no slots on '::text) || COALESCE(('host '::text || h.host_name), 'any host'::text))
-                WHEN (NOT h.host_enabled) THEN (('host '::text || h.host_name) || ' is disabled'::text)
-                WHEN (h.host_down_until > (now() - '00:01:00'::interval)) THEN ((('host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
-                WHEN (NOT (EXISTS ( SELECT
-                   FROM drover.host t
-                  WHERE ((t.host_group = q.queue_group) AND t.host_present AND (t.host_name = COALESCE(j.jq_host, t.host_name)) AND COALESCE((j.jq_queue = ANY (t.host_queues)), true) AND drover.takes_priority(t.host_letters, j.jq_priority))))) THEN ((((COALESCE((('host '::text || j.jq_host) || ' does not take'::text), 'no host takes'::text) || ' jobs of queue '::text) || q.queue_name) || ' with priority '::text) || j.jq_priority)
-                WHEN ((g.group_owner IS NULL) OR (g.group_lease_until < now())) THEN ('no scheduler is active for group '::text || q.queue_group)
-                WHEN (a.agent_blocked_until > now()) THEN drover.rests(a.*)
-                WHEN (q.queue_concurrency <= ( SELECT count(DISTINCT r_1.jq_pk) AS count
-                   FROM drover.in_hand,
-                    (LATERAL unnest(in_hand.hand_jobs) pk(pk)
-                     JOIN drover.jobqueue r_1 ON ((r_1.jq_pk = pk.pk)))
-                  WHERE ((r_1.jq_queue = q.queue_name) AND ((r_1.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) OR (r_1.jq_pk IN ( SELECT recorded.jq_pk
-                           FROM drover.recorded)))))) THEN (('queue '::text || q.queue_name) || ' is full'::text)
-                WHEN (a.agent_reason IS NOT NULL) THEN ('waits its turn: '::text || a.agent_reason)
-                WHEN (COALESCE(r.room_closed, r.room_full) IS NOT NULL) THEN COALESCE(r.room_closed, r.room_full)
-                WHEN (j.jq_msq AND a.agent_queries_wait) THEN 'waits its turn: others of its type wait for an expansion connection'::text
-                ELSE ('waits its turn'::text || COALESCE((': '::text || r.room_busy), ( SELECT ('; agents are reserved for queue '::text || string_agg(o.queue_name, ', '::text ORDER BY o.queue_name))
-                   FROM drover.queue o
-                  WHERE ((o.queue_group = q.queue_group) AND (o.queue_name <> q.queue_name) AND o.queue_present AND (o.queue_reserved > 0))), ''::text))
-            END
-            ELSE (s.state)::text
-        END AS says
-   FROM (((((((drover.jobqueue j
+    said.says
+   FROM ((((((((drover.jobqueue j
      LEFT JOIN drover.recorded c ON ((c.jq_pk = j.jq_pk)))
      CROSS JOIN LATERAL ( SELECT
                 CASE
@@ -5854,7 +5719,101 @@ CREATE VIEW drover.reason AS
      LEFT JOIN drover.scheduler_group g ON ((g.group_name = q.queue_group)))
      LEFT JOIN drover.agent a ON (((a.agent_group = q.queue_group) AND (a.agent_type = j.jq_type))))
      LEFT JOIN drover.host h ON ((h.host_name = j.jq_host)))
-     LEFT JOIN drover.room r ON (((r.room_scheduler = g.group_owner) AND (r.room_agent = j.jq_type) AND (COALESCE(r.room_host, ''::text) = COALESCE(j.jq_host, ''::text)))));
+     LEFT JOIN drover.room r ON (((r.room_scheduler = g.group_owner) AND (r.room_agent = j.jq_type) AND (COALESCE(r.room_host, ''::text) = COALESCE(j.jq_host, ''::text)))))
+     CROSS JOIN LATERAL ( SELECT
+                CASE
+                    WHEN (s.state = 'held'::drover.job_state) THEN
+                    CASE j.jq_mode
+                        WHEN 'manual'::drover.job_mode THEN 'manual: waits for run'::text
+                        ELSE 'held: waits for release'::text
+                    END
+                    WHEN (s.state = 'blocked'::drover.job_state) THEN 'blocked'::text
+                    WHEN (s.state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) THEN
+                    CASE
+                        WHEN ((s.state = 'running'::drover.job_state) AND j.jq_msq AND ((NOT a.agent_enabled) OR (r.room_closed IS NOT NULL))) THEN ((('running'::text || COALESCE((': '::text || drover.items(j.*)), ''::text)) || ', and no more is begun: '::text) ||
+                        CASE
+                            WHEN a.agent_enabled THEN r.room_closed
+                            ELSE (('agent type '::text || a.agent_type) || ' is disabled'::text)
+                        END)
+                        WHEN ((s.state = 'running'::drover.job_state) AND j.jq_msq AND (a.agent_blocked_until > now())) THEN ((('running'::text || COALESCE((': '::text || drover.items(j.*)), ''::text)) || ', and no more is begun: '::text) || drover.rests(a.*))
+                        WHEN ((s.state = 'running'::drover.job_state) AND (j.jq_expected_end IS NOT NULL)) THEN ((((('running: '::text || drover.items(j.*)) || ', about '::text) || drover.about((EXTRACT(epoch FROM (j.jq_expected_end - now())))::double precision)) || ' left'::text) ||
+                        CASE
+                            WHEN j.jq_repeat THEN ' of this slice'::text
+                            ELSE ''::text
+                        END)
+                        WHEN (s.state = 'running'::drover.job_state) THEN (((('running'::text || COALESCE(((' on host '::text || j.jq_done_host) || COALESCE((', pid '::text || j.jq_done_pid), ''::text)), ''::text)) || ', in hand since '::text) || date_trunc('second'::text, COALESCE(j.jq_attempt_start, j.jq_starttime))) ||
+                        CASE
+                            WHEN j.jq_msq THEN COALESCE((': '::text || drover.items(j.*)), ''::text)
+                            ELSE ''::text
+                        END)
+                        WHEN (j.jq_msq AND (j.jq_endtext <> 'in progress'::text)) THEN 'in hand'::text
+                        WHEN (NOT h.host_enabled) THEN (('in hand, waits for an agent: host '::text || h.host_name) || ' is disabled'::text)
+                        WHEN (h.host_down_until > (now() - '00:01:00'::interval)) THEN ((('in hand, waits for an agent: host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
+                        ELSE COALESCE(('in hand, waits for an agent: '::text || COALESCE(a.agent_reason, r.room_closed, r.room_full, r.room_busy)), 'in hand: waits for an agent'::text)
+                    END
+                    WHEN ((s.state = 'queued'::drover.job_state) AND (j.jq_type = 'command'::text)) THEN
+                    CASE
+                        WHEN (j.jq_wait_until IS NULL) THEN 'waits for an active scheduler'::text
+                        ELSE 'waits for the jobs that it runs'::text
+                    END
+                    WHEN (s.state = 'queued'::drover.job_state) THEN
+                    CASE
+                        WHEN (j.jq_unmet > 0) THEN (((('waits for '::text || j.jq_unmet) ||
+                        CASE j.jq_unmet
+                            WHEN 1 THEN ' dependency: job '::text
+                            ELSE ' dependencies: jobs '::text
+                        END) || COALESCE(( SELECT string_agg((d.pk || COALESCE(((' ('::text || d.name) || ')'::text), ''::text)), ', '::text ORDER BY d.pk) AS string_agg
+                           FROM ( SELECT p.jq_pk AS pk,
+                                    p.jq_name AS name
+                                   FROM (drover.jobdepends
+                                     JOIN drover.jobqueue p ON ((p.jq_pk = jobdepends.jdep_jq_depends_fk)))
+                                  WHERE ((jobdepends.jdep_jq_fk = j.jq_pk) AND (jobdepends.jdep_met_at IS NULL))
+                                 LIMIT 10) d), '?'::text)) || COALESCE(( SELECT (('; job '::text || p.jq_pk) ||
+                                CASE p.jq_state
+                                    WHEN 'failed'::drover.job_state THEN ' has failed: retry it, or cancel or ice this one'::text
+                                    ELSE ((' is '::text || p.jq_state) || ' for good: cancel or ice this one'::text)
+                                END)
+                           FROM (drover.jobdepends
+                             JOIN drover.jobqueue p ON ((p.jq_pk = jobdepends.jdep_jq_depends_fk)))
+                          WHERE ((jobdepends.jdep_jq_fk = j.jq_pk) AND (jobdepends.jdep_met_at IS NULL) AND (jobdepends.jdep_on_unmet = 'wait'::text) AND (p.jq_endtime IS NOT NULL) AND ((p.jq_end_bits & jobdepends.jdep_depends_bits) = 0))
+                          ORDER BY (p.jq_state = 'failed'::drover.job_state), p.jq_pk
+                         LIMIT 1), ''::text))
+                        WHEN (j.jq_wait_until > now()) THEN ('waits until '::text || date_trunc('second'::text, j.jq_wait_until))
+                        WHEN (q.queue_name IS NULL) THEN ('no queue '::text || quote_literal(j.jq_queue))
+                        WHEN q.queue_paused THEN (('queue '::text || q.queue_name) || ' is paused'::text)
+                        WHEN (a.agent_type IS NULL) THEN ((('no agent type '::text || quote_literal(j.jq_type)) || ' is configured in group '::text) || q.queue_group)
+                        WHEN (NOT a.agent_present) THEN (('agent type '::text || a.agent_type) || ' is no longer configured'::text)
+                        WHEN (NOT a.agent_enabled) THEN (('agent type '::text || a.agent_type) || ' is disabled'::text)
+                        WHEN ((h.host_name IS NULL) AND (j.jq_host IS NOT NULL)) THEN ('no host '::text || quote_literal(j.jq_host))
+                        WHEN (h.host_group <> q.queue_group) THEN ((((((('host '::text || h.host_name) || ' belongs to group '::text) || h.host_group) || ', queue '::text) || q.queue_name) || ' to '::text) || q.queue_group)
+                        WHEN (NOT h.host_present) THEN (('host '::text || h.host_name) || ' is no longer configured'::text)
+                        WHEN ((r.room_agent IS NULL) AND (EXISTS ( SELECT
+                           FROM drover.scheduler_status
+                          WHERE ((scheduler_status.status_scheduler = g.group_owner) AND (scheduler_status.status_slot = '-1'::integer) AND (scheduler_status.status_updated > a.agent_registered))))) THEN ((('agent type '::text || a.agent_type) || ' has no slots on '::text) || COALESCE(('host '::text || h.host_name), 'any host'::text))
+                        WHEN (NOT h.host_enabled) THEN (('host '::text || h.host_name) || ' is disabled'::text)
+                        WHEN (h.host_down_until > (now() - '00:01:00'::interval)) THEN ((('host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
+                        WHEN (NOT (EXISTS ( SELECT
+                           FROM drover.host t
+                          WHERE ((t.host_group = q.queue_group) AND t.host_present AND (t.host_name = COALESCE(j.jq_host, t.host_name)) AND COALESCE((j.jq_queue = ANY (t.host_queues)), true) AND drover.takes_priority(t.host_letters, j.jq_priority))))) THEN ((((COALESCE((('host '::text || j.jq_host) || ' does not take'::text), 'no host takes'::text) || ' jobs of queue '::text) || q.queue_name) || ' with priority '::text) || j.jq_priority)
+                        WHEN ((g.group_owner IS NULL) OR (g.group_lease_until < now())) THEN ('no scheduler is active for group '::text || q.queue_group)
+                        WHEN (a.agent_blocked_until > now()) THEN drover.rests(a.*)
+                        WHEN (q.queue_concurrency <= ( SELECT count(DISTINCT pk.pk) AS count
+                           FROM drover.in_hand,
+                            LATERAL unnest(in_hand.hand_jobs) pk(pk),
+                            LATERAL ( SELECT
+                                   FROM drover.jobqueue t_1
+                                  WHERE ((t_1.jq_pk = pk.pk) AND (t_1.jq_queue = q.queue_name) AND ((t_1.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) OR ((t_1.jq_state = 'queued'::drover.job_state) AND (t_1.jq_unmet = 0) AND (t_1.jq_wait_until IS NULL) AND (t_1.jq_type <> 'command'::text) AND (NOT drover.has_token(t_1.*)))))
+                                 LIMIT 1) t)) THEN (('queue '::text || q.queue_name) || ' is full'::text)
+                        WHEN (a.agent_reason IS NOT NULL) THEN ('waits its turn: '::text || a.agent_reason)
+                        WHEN (COALESCE(r.room_closed, r.room_full) IS NOT NULL) THEN COALESCE(r.room_closed, r.room_full)
+                        WHEN (j.jq_msq AND a.agent_queries_wait) THEN 'waits its turn: others of its type wait for an expansion connection'::text
+                        ELSE ('waits its turn'::text || COALESCE((': '::text || r.room_busy), ( SELECT ('; agents are reserved for queue '::text || string_agg(o.queue_name, ', '::text ORDER BY o.queue_name))
+                           FROM drover.queue o
+                          WHERE ((o.queue_group = q.queue_group) AND (o.queue_name <> q.queue_name) AND o.queue_present AND (o.queue_reserved > 0))), ''::text))
+                    END
+                    ELSE (s.state)::text
+                END AS says
+         OFFSET 0) said);
 
 CREATE VIEW drover.runs_detached AS
  SELECT detached_jobs.jq_pk,
@@ -5891,6 +5850,61 @@ CREATE VIEW drover.my_why WITH (security_barrier='true') AS
    FROM (drover.why w
      JOIN drover.jobqueue j ON ((j.jq_pk = w.jq_pk)))
   WHERE (j.jq_submitter = SESSION_USER);
+
+CREATE VIEW drover.our_detached WITH (security_barrier='true') AS
+ SELECT d.jq_pk,
+    d.jq_type,
+    d.jq_state,
+    d.attempt,
+    d.host,
+    d.entry,
+    d.since,
+    d.runs,
+    d.pid,
+    d.attached,
+    d.waits_for
+   FROM (drover.detached_jobs d
+     CROSS JOIN LATERAL ( SELECT
+           FROM drover.jobqueue j_1
+          WHERE ((j_1.jq_pk = d.jq_pk) AND ((j_1.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])) OR (j_1.jq_pk = ANY (( SELECT drover.shared_jobs() AS shared_jobs)::bigint[]))))
+         OFFSET 0) j);
+
+CREATE VIEW drover.our_job_counts WITH (security_barrier='true') AS
+ SELECT job_counts.type,
+    job_counts.queue,
+    job_counts.host,
+    job_counts.submitter,
+    job_counts.state,
+    job_counts.jobs
+   FROM drover.job_counts
+  WHERE (job_counts.submitter = ANY ((( SELECT drover.fellows() AS fellows))::text[]));
+
+CREATE VIEW drover.our_job_states WITH (security_barrier='true') AS
+ SELECT job_states.type,
+    job_states.queue,
+    job_states.host,
+    job_states.submitter,
+    job_states.state,
+    job_states.waits_for,
+    job_states.jobs
+   FROM drover.job_states
+  WHERE (job_states.submitter = ANY ((( SELECT drover.fellows() AS fellows))::text[]));
+
+CREATE VIEW drover.our_job_zones WITH (security_barrier='true') AS
+ SELECT job_zones.zone,
+    job_zones.type,
+    job_zones.queue,
+    job_zones.host,
+    job_zones.submitter,
+    job_zones.state,
+    job_zones.jobs,
+    job_zones.oldest,
+    job_zones.latest,
+    job_zones.waited,
+    job_zones.ran,
+    job_zones.rank
+   FROM drover.job_zones
+  WHERE (job_zones.submitter = ANY ((( SELECT drover.fellows() AS fellows))::text[]));
 
 CREATE VIEW drover.our_jobs WITH (security_barrier='true') AS
  SELECT jobs.jq_pk,
@@ -5958,58 +5972,6 @@ CREATE VIEW drover.our_jobs WITH (security_barrier='true') AS
   WHERE ((jobs.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])) OR (jobs.jq_pk = ANY (( SELECT drover.shared_jobs() AS shared_jobs)::bigint[])))
   ORDER BY jobs.jq_pk DESC;
 
-CREATE VIEW drover.our_detached WITH (security_barrier='true') AS
- SELECT d.jq_pk,
-    d.jq_type,
-    d.jq_state,
-    d.attempt,
-    d.host,
-    d.entry,
-    d.since,
-    d.runs,
-    d.pid,
-    d.attached,
-    d.waits_for
-   FROM (drover.detached_jobs d
-     JOIN drover.our_jobs USING (jq_pk));
-
-CREATE VIEW drover.our_job_counts WITH (security_barrier='true') AS
- SELECT job_counts.type,
-    job_counts.queue,
-    job_counts.host,
-    job_counts.submitter,
-    job_counts.state,
-    job_counts.jobs
-   FROM drover.job_counts
-  WHERE (job_counts.submitter = ANY ((( SELECT drover.fellows() AS fellows))::text[]));
-
-CREATE VIEW drover.our_job_states WITH (security_barrier='true') AS
- SELECT job_states.type,
-    job_states.queue,
-    job_states.host,
-    job_states.submitter,
-    job_states.state,
-    job_states.waits_for,
-    job_states.jobs
-   FROM drover.job_states
-  WHERE (job_states.submitter = ANY ((( SELECT drover.fellows() AS fellows))::text[]));
-
-CREATE VIEW drover.our_job_zones WITH (security_barrier='true') AS
- SELECT job_zones.zone,
-    job_zones.type,
-    job_zones.queue,
-    job_zones.host,
-    job_zones.submitter,
-    job_zones.state,
-    job_zones.jobs,
-    job_zones.oldest,
-    job_zones.latest,
-    job_zones.waited,
-    job_zones.ran,
-    job_zones.rank
-   FROM drover.job_zones
-  WHERE (job_zones.submitter = ANY ((( SELECT drover.fellows() AS fellows))::text[]));
-
 CREATE VIEW drover.our_log WITH (security_barrier='true') AS
  SELECT l.log_pk,
     l.log_date,
@@ -6020,7 +5982,8 @@ CREATE VIEW drover.our_log WITH (security_barrier='true') AS
     l.log_pid,
     l.log_message
    FROM (drover.log l
-     JOIN drover.our_jobs ON ((our_jobs.jq_pk = l.log_jq_fk)));
+     JOIN drover.jobqueue ON ((jobqueue.jq_pk = l.log_jq_fk)))
+  WHERE ((jobqueue.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])) OR (jobqueue.jq_pk = ANY (( SELECT drover.shared_jobs() AS shared_jobs)::bigint[])));
 
 CREATE VIEW drover.our_output WITH (security_barrier='true') AS
  SELECT o.out_pk,
@@ -6031,7 +5994,8 @@ CREATE VIEW drover.our_output WITH (security_barrier='true') AS
     o.out_stream,
     o.out_data
    FROM (drover.output o
-     JOIN drover.our_jobs ON ((our_jobs.jq_pk = o.out_jq_fk)));
+     JOIN drover.jobqueue ON ((jobqueue.jq_pk = o.out_jq_fk)))
+  WHERE ((jobqueue.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])) OR (jobqueue.jq_pk = ANY (( SELECT drover.shared_jobs() AS shared_jobs)::bigint[])));
 
 CREATE VIEW drover.our_why WITH (security_barrier='true') AS
  SELECT w.jq_pk,
@@ -6039,7 +6003,8 @@ CREATE VIEW drover.our_why WITH (security_barrier='true') AS
     w.jq_state,
     w.reason
    FROM (drover.why w
-     JOIN drover.our_jobs j ON ((j.jq_pk = w.jq_pk)));
+     JOIN drover.jobqueue j ON ((j.jq_pk = w.jq_pk)))
+  WHERE ((j.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])) OR (j.jq_pk = ANY (( SELECT drover.shared_jobs() AS shared_jobs)::bigint[])));
 
 ALTER TABLE drover.output ALTER COLUMN out_pk ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME drover.output_out_pk_seq

@@ -55,23 +55,27 @@ select jq_pk from drover.our_jobs j where {{found}} order by jq_pk limit :limit:
 
 -- name: family
 -- Return a job with those that it depends on and those that depend on it, directly or not, as far as `deep` and `most`
--- allow: what each is, and which of the others it depends on.
+-- allow: what each is, and which of the others it depends on. All are looked up by number, one by one (`offset 0`).
 select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, parents
   from (
     with recursive up (pk, depth) as (
         select :job::bigint, 0
         union
         select jdep_jq_depends_fk, depth + 1
-          from up join drover.jobdepends e on jdep_jq_fk = pk where depth < :deep::integer),
+          from up cross join lateral (
+            select jdep_jq_depends_fk from drover.jobdepends e where jdep_jq_fk = pk offset 0) e
+         where depth < :deep::integer),
       down (pk, depth) as (
         select :job::bigint, 0
         union
         select jdep_jq_fk, depth + 1
-          from down join drover.jobdepends e on jdep_jq_depends_fk = pk where depth < :deep)
+          from down cross join lateral (
+            select jdep_jq_fk from drover.jobdepends e where jdep_jq_depends_fk = pk offset 0) e
+         where depth < :deep)
     select pk from (select pk from up limit :most::bigint) u
     union
     select pk from (select pk from down limit :most) d) f
-  join drover.our_jobs j on jq_pk = pk,
+  cross join lateral (select * from drover.our_jobs where jq_pk = pk offset 0) j,
   lateral (select array(select jdep_jq_depends_fk from drover.jobdepends e where jdep_jq_fk = pk) as parents) p
  order by jq_pk
 

@@ -1,4 +1,4 @@
-"""The targets P1 to P10: what is run in turns, and what is asked of it. PERFORMANCE is where the numbers come from."""
+"""The targets P1 to P11: what is run in turns, and what is asked of it. PERFORMANCE is where the numbers come from."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from math import inf
 from statistics import median, quantiles
 from typing import Any, Final
 
-from tests.bench import beside, commands, limits, ours, ssh
+from tests.bench import beside, commands, limits, ours, people, ssh
 from tests.bench.lines import Line, of_rates
 from tests.bench.peers import GRAPHILE, Peers
 from tests.bench.place import Place
@@ -234,8 +234,39 @@ def p10(run: Run) -> list[Line]:
     return [of_rates(Line("P10", what, "/s", against="limit", at_least=0.4), rates["ours"], rates["limit"])]
 
 
+def p11(run: Run) -> list[Line]:
+    """What people look at, beside many jobs and beside few; in the first round the tables were never analysed."""
+    places = {
+        "few": people.filled(run.place, "few", *people.FEW),
+        "many": people.filled(run.place, "many", run.sizes.past, run.sizes.pending),
+    }
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    with people.beside(places["few"]) as few, people.beside(places["many"]) as many:
+        for turn in run.turns():
+            if turn == 1:
+                places["few"].rest()
+                places["many"].rest()
+            for what, look in few.looks().items():
+                limits_s, ours_s = found.setdefault(what, ([], []))
+                limits_s.append(look())
+                ours_s.append(many.looks()[what]())
+    lines = [_look(what, *seconds) for what, seconds in found.items()]
+    slowest = max(lines, key=lambda line: median(line.ours))
+    return [*lines, Line("P11", f"the slowest: {slowest.what}", "s", slowest.ours, at_most=1.0)]
+
+
+def _look(what: str, few: Sequence[float], many: Sequence[float]) -> Line:
+    """Return the line of what is looked at: of the tables before they were analysed or after, whichever is worse."""
+    lines = [
+        Line("P11", what, "s", many[part], few[part], against="limit", at_most=3.0)
+        for part in (slice(1), slice(1, None))
+        if many[part]
+    ]
+    return max(lines, key=lambda line: median(line.ratios))
+
+
 CASES: Final[Mapping[str, Callable[[Run], list[Line]]]] = {
-    "P1": p1, "P2": p2, "P3": p3, "P4": p4, "P5": p5, "P6": p6, "P7": p7, "P8": p8, "P9": p9, "P10": p10,
+    "P1": p1, "P2": p2, "P3": p3, "P4": p4, "P5": p5, "P6": p6, "P7": p7, "P8": p8, "P9": p9, "P10": p10, "P11": p11,
 }  # fmt: skip
 
 

@@ -28,6 +28,8 @@ class Sizes:
     far_starts: int = 40  # P9
     far_lines: int = 20_000  # P9
     copied: int = 100_000  # P10
+    past: int = 10_000_000  # P11: have ended
+    pending: int = 1_000_000  # P11: wait
     naps: int = 400  # T10
     waited: int = 50_000  # C38
     crowd: int = 100_000  # C45, C46, C55
@@ -50,6 +52,8 @@ QUICK: Final = Sizes(
     snapshot_s=3.0,
     commands=200,
     copied=30_000,
+    past=100_000,
+    pending=10_000,
 )
 
 

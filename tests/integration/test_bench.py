@@ -20,7 +20,7 @@ from tests.needs import need
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 
 SMALL = ["--scale", "0.002", "--rounds", "1", "--without-peers"]
-LINES = {"P1": 7, "P2": 2, "P3": 2, "P4": 4, "P5": 2, "P6": 3, "P7": 2, "P8": 2, "P10": 1} | {
+LINES = {"P1": 7, "P2": 2, "P3": 2, "P4": 4, "P5": 2, "P6": 3, "P7": 2, "P8": 2, "P10": 1, "P11": 94} | {
     "KEY": 1, "J129": 1, "R33": 4, "R52": 1, "T10": 1, "C38": 6, "C43": 1, "C45": 1, "C46": 2, "C55": 1, "F139": 1,
     "F153": 1,
 }  # fmt: skip
