@@ -187,14 +187,20 @@ select {{listed}}
 select {{listed}}
  where jq_pk = any (:jobs::bigint[]) order by jq_pk
 
--- name: choose_jobs
--- Return the jobs that a command is about, or those among `jobs`, with their states.
-select jq_pk, jq_state::text
-  from drover.jobqueue j
- where jq_state = any (:states::drover.job_state[]) and {{chosen}} and (:with_commands or jq_type <> 'command')
+-- fragment: meant
+-- Keep the jobs that a command is about, in one of these states, or those among `jobs`.
+jq_state = any (:states::drover.job_state[]) and {{chosen}} and (:hosts::text[] is null or jq_host = any (:hosts))
+   and (:with_commands or jq_type <> 'command') and (:with_manual or jq_mode = 'background')
    and (:jobs::bigint[] is null or jq_pk = any (:jobs))
    and (:before::timestamptz is null or jq_endtime < :before)
- order by jq_pk
+
+-- name: choose_jobs
+-- Return these jobs, with their states.
+select jq_pk, jq_state::text from drover.jobqueue j where {{meant}} order by jq_pk
+
+-- name: count_chosen
+-- Return how many they are, by state.
+select jq_state::text, count(*) from drover.jobqueue j where {{meant}} group by 1
 
 -- name: flush_jobs
 select drover.flush_jobs(:jobs::bigint[])
@@ -405,7 +411,17 @@ select job, drover.job_resubmit(job) from unnest(:jobs::bigint[]) with ordinalit
 -- Commands, and what they change
 
 -- name: insert_commands
-select drover.command(words) from unnest(:commands::text[]) with ordinality as u(words, n) order by n
+-- Insert commands, about the jobs that a filter finds, if there is one; no scheduler takes them later than `within` the
+-- next seconds.
+select drover.command(words, :filter::jsonb, make_interval(secs => :within::float8))
+  from unnest(:commands::text[]) with ordinality as u(words, n) order by n
+
+-- name: command_waits
+-- Return what commands that have not ended wait for.
+select * from drover.command_waits(:commands::bigint[], :about_jobs::text[], :about_hosts::text[], :about_types::text[])
+
+-- name: withdraw_commands
+select drover.withdraw_commands(:commands::bigint[], :said::text)
 
 -- name: is_any_scheduler_active
 select exists (select from drover.scheduler_group where group_owner is not null and group_lease_until > now())
