@@ -25,6 +25,7 @@ from scheduler.model.verbs import parse
 
 FLUSHED_AT_ONCE: Final = 1000  # jobs that one statement removes
 LISTED_JOBS: Final = 20  # jobs that --dry-run lists
+ALL_ROWS: Final = "all"  # how much of the jobs the role may read
 PRINTED_REFUSALS: Final = 5  # that are printed; the others are counted
 # Where the options of the filters are in a filter of drover.command.
 KEYS: Final = {"types": "type", "queues": "queue", "hosts": "host", "submitters": "by", "groups": "group",
@@ -44,7 +45,7 @@ def send_to_chosen(options: Namespace, config: Config) -> int:
         return send_commands(options, config)
     with connect(config) as session:
         values = _values(session, options)
-        counts = dict(session.rows("count_chosen", **values))
+        counts = _counts(session, values)
         if not counts:
             what = " or ".join(state for state in JOB_STATES if state in values["states"])
             print(printable(f"nothing to {options.command}: no jobs {in_words(options)} are {what}"))
@@ -68,6 +69,13 @@ def _values(session: Session, options: Namespace) -> dict[str, Any]:
         "with_commands": COMMAND_TYPE in (options.types or ()) and options.command == "flush",
         "with_manual": options.command != "release", **chosen(session, options),
     }  # fmt: skip
+
+
+def _counts(session: Session, values: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many jobs these are, by state: from the counts of jobs, if these know all that filters ask for."""
+    is_known = session.access["jobqueue"] == ALL_ROWS and values["with_manual"] and not values["with_commands"]
+    is_known = is_known and all(values[name] is None for name in ("groups", "since", "jobs", "before"))
+    return dict(session.rows("count_by_kind" if is_known else "count_chosen", **values))
 
 
 def _states(options: Namespace) -> frozenset[str]:
