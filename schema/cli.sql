@@ -19,7 +19,8 @@ select name, case when has_table_privilege('drover.' || name, 'select') then 'al
                ('delivery', null, 'my_delivery'), ('attempt', 'attempt', 'my_attempt'),
                ('item_failure', null, 'my_item_failure'), ('jobdepends', null, 'my_jobdepends'),
                ('job_states', null, 'my_job_states'), ('job_zones', null, 'my_job_zones'),
-               ('backlog', null, 'my_backlog'), ('jobs_in_hand', null, 'my_jobs_in_hand'))
+               ('backlog', null, 'my_backlog'), ('jobs_in_hand', null, 'my_jobs_in_hand'),
+               ('tally', null, 'my_jobs'))
          as t(name, masked, own)
 
 -- name: role
@@ -82,6 +83,21 @@ select * from drover.my_item_failure
 -- name: jobdepends.own
 select * from drover.my_jobdepends
 
+-- name: tally.own
+-- The rows of jobs, each as if it had been counted alone. The daemon that counts does not know whose a job is.
+select jq_endtime as tally_at, interval '0' as tally_span, jq_type as tally_type,
+       coalesce(jq_done_host, '-') as tally_host, jq_state::text as tally_state, jq_end_code as tally_code,
+       1::bigint as tally_jobs, jq_itemsprocessed as tally_items, jq_pk as tally_newest,
+       case when jq_state in ('done', 'failed')
+            then array[drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime))]
+            else '{}' end as tally_bins,
+       case when jq_state in ('done', 'failed') then array[1::bigint] else '{}' end as tally_counts
+  from drover.my_jobs where jq_endtime is not null and jq_type <> 'command'
+ union all
+select jq_starttime, interval '0', jq_type, '-', 'started', '', 1, 0, jq_pk,
+       array[drover.time_bin(date_part('epoch', jq_starttime) - date_part('epoch', jq_queued))], array[1]
+  from drover.my_jobs where jq_starttime is not null and jq_attempt > 0 and jq_type <> 'command'
+
 -- name: job_states.own
 select * from drover.my_job_states
 
@@ -121,6 +137,25 @@ select * from drover.log
 
 -- name: our_output.all
 select * from drover.output
+
+-- name: our_tally.all
+select * from drover.tally
+
+-- name: our_tally.own
+-- The rows of the newest 20,000 jobs, each as if it had been counted alone.
+select jq_endtime as tally_at, interval '0' as tally_span, jq_type as tally_type, jq_state::text as tally_state,
+       1::bigint as tally_jobs,
+       case when jq_state in ('done', 'failed')
+            then array[drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime))]
+            else '{}' end as tally_bins,
+       case when jq_state in ('done', 'failed') then array[1::bigint] else '{}' end as tally_counts
+  from (select * from drover.our_jobs order by jq_pk desc limit 20000) j
+ where jq_endtime is not null and jq_type <> 'command'
+ union all
+select jq_starttime, interval '0', jq_type, 'started', 1,
+       array[drover.time_bin(date_part('epoch', jq_starttime) - date_part('epoch', jq_queued))], array[1]
+  from (select * from drover.our_jobs order by jq_pk desc limit 20000) j
+ where jq_starttime is not null and jq_attempt > 0 and jq_type <> 'command'
 
 -- name: my_job_groups.all
 select * from drover.job
@@ -220,7 +255,8 @@ select state, sum(jobs)::bigint
  where state = any (:states::text[]) group by state having sum(jobs) > 0
 
 -- name: flush_jobs
-select drover.flush_jobs(:jobs::bigint[])
+-- Remove jobs; return how many, which the database refuses to remove, and why the first of these.
+select removed, kept, why from drover.flush_chosen(:jobs::bigint[])
 
 -- name: job_reason
 select reason from drover.our_why where jq_pk = :job
@@ -355,13 +391,13 @@ select jq_endtime is not null from drover.jobqueue where jq_pk = :job
 
 -- name: log_rows
 -- Return log lines after a number. Numbers are assigned before the commit: if a transaction commits after one with
--- higher numbers was read, its lines are not followed.
+-- higher numbers was read, its lines are not followed. The sum keeps the index of the job in use.
 select * from (
   select log_pk as pk, log_date as date, log_type as type, log_jq_fk as job, log_host as host, log_agent as agent,
          log_pid as pid, log_message as message
     from drover.log l
    where log_pk > :after and (:job::bigint is null or log_jq_fk = :job)
-   order by log_pk desc limit :limit) newest
+   order by case when :job is null then log_pk else log_pk + 0 end desc limit :limit) newest
  order by pk
 
 -- name: ended_or_blocked_jobs
@@ -710,36 +746,35 @@ select t.key as statement, (t.value ->> 'count')::bigint as count, (t.value ->> 
 -- Count the `drover` commands that wait for an end, on this server; other clients that wait may use the same name.
 select count(*) from pg_stat_activity where application_name = :name and datname = current_database()
 
--- drover stats. Each reads each job once at most: a pass over the queue, since no index of ends slows the jobs.
+-- drover stats: what was counted as jobs ended, so that no row of an ended job is read for it.
+
+-- fragment: tallied
+-- Keep what was counted since a time, or in a span of time that it is in: a minute, an hour or a day. The list is for
+-- the index.
+tally_span = any ('{0, 1 minute, 1 hour, 1 day}'::interval[]) and tally_at > :since::timestamptz - interval '1 day'
+   and tally_at + tally_span > :since
+
+-- fragment: binned
+-- Return how many jobs of a row of the tally are in each bin of time, after how many they are in all: without a bin.
+(select null::integer as bin, tally_jobs as jobs union all select * from unnest(tally_bins, tally_counts))
 
 -- name: ended_stats
--- Return how many jobs ended since a time, and the seconds that the median, 95 % and 99 % of them had waited and ran:
--- of all, of each type, and of each type on each host. `depth` says which.
-select (2 - grouping(type) - grouping(host))::integer as depth, type, host, count(*) as ended,
-       count(*) filter (where state = 'failed') as failed, coalesce(sum(items), 0)::bigint as items,
-       percentile_cont(array[0.5, 0.95, 0.99]) within group (order by waited) filter (where has_run) as waited,
-       percentile_cont(array[0.5, 0.95, 0.99]) within group (order by ran) filter (where has_run) as ran
-  from (
-    select jq_type as type, coalesce(jq_done_host, '-') as host, jq_state as state, jq_itemsprocessed as items,
-           jq_state in ('done', 'failed') as has_run,
-           greatest(extract(epoch from jq_starttime - jq_queued), 0)::float8 as waited,
-           extract(epoch from jq_endtime - jq_starttime)::float8 as ran
-      from drover.jobqueue j where jq_endtime >= :since::timestamptz and jq_type <> 'command') ended
- group by grouping sets ((), (type), (type, host)) order by depth, ended desc, type, host
+-- Return how many jobs of each type on each host started and ended since a time, and since when that is counted: of
+-- each bin of time, and in all.
+select tally_type as type, tally_host as host, tally_state as state, bin, sum(jobs)::bigint as jobs,
+       sum(tally_items) filter (where bin is null)::bigint as items, min(tally_at) as first
+  from drover.tally cross join lateral {{binned}} b
+ where {{tallied}} group by 1, 2, 3, 4
 
 -- name: failure_stats
--- Return how jobs failed since a time: of each type and code the number, the newest job and the text of its end.
-select type, code, jobs, newest, left(n.jq_endtext, 200) as text
+-- Return how jobs failed since a time: of each type and code the number, the newest job and the text of its end, if its
+-- row was not removed.
+select type, code, jobs, newest,
+       (select left(jq_endtext, 200) from drover.jobqueue j where jq_pk = newest) as text
   from (
-    select type, code, count(*) as jobs, max(job) as newest
-      from (
-        select jq_type as type, code, jq_pk as job
-          from (select null::text as jq_end_code) as of_a_table,
-               lateral (select j.*, jq_end_code as code from drover.jobqueue j) j
-         where jq_endtime >= :since::timestamptz and jq_state = 'failed' and jq_type <> 'command') failed
-     group by type, code) f
-  join drover.jobqueue n on n.jq_pk = f.newest
- order by jobs desc, newest desc limit :limit::bigint
+    select tally_type as type, tally_code as code, sum(tally_jobs)::bigint as jobs, max(tally_newest) as newest
+      from drover.tally where {{tallied}} and tally_state = 'failed'
+     group by 1, 2 order by jobs desc, newest desc limit :limit::bigint) f
 
 -- name: error_stats
 -- Return the agents that logged errors since a time, of the newest log lines: how many, and the newest.
@@ -956,6 +991,194 @@ select format('pid %s, user %s, application %s', pid, usename, coalesce(nullif(a
 select 'NOTIFY queue', (select max(now() - xact_start) from pg_stat_activity where state like 'idle in transaction%'),
        round((100 * usage)::numeric) || ' % full: when it is full, commits with a notification fail'
   from pg_notification_queue_usage() as usage where usage > :notifications
+
+-- Objects of the site: what others have put on our tables, or set for them. drover(8), OBJECTS OF A SITE, has the same
+-- list. Each returns (who, age, what, next). Catalogs only. `tables` and `ours` are the names of our tables, and of our
+-- columns, indexes, constraints and triggers; `switched` are triggers that are off until something needs them; `newest`
+-- is our last migration: what later ones made we do not know.
+
+-- fragment: our_tables
+select c.relname::text as name, c.* from pg_catalog.pg_class c
+ where c.relnamespace = 'drover'::regnamespace and c.relkind in ('r', 'p') and c.relname = any (:tables::text[])
+
+-- fragment: published
+-- Return each of our tables with a publication that sends its updates or deletes; how its rows are told apart; and what
+-- the publication needs for that: a filter of rows may look at these columns alone, a list of columns must have them.
+-- Catalogs of PostgreSQL 14 have neither: the rows are read as JSON.
+select p.pubname, t.oid::regclass::text as place, t.relreplident = 'n' or key is null as has_no_identity,
+       listed is not null and not key <@ listed
+       or p.rowfilter and listed is null and not looked_at <@ key as is_narrow
+  from our_tables t
+  join (select p.oid, p.pubname, v.schemaname, v.tablename, coalesce(to_jsonb(v) ->> 'rowfilter', '') <> '' as rowfilter
+          from pg_catalog.pg_publication p join pg_catalog.pg_publication_tables v using (pubname)
+         where p.pubupdate or p.pubdelete) p on p.schemaname = 'drover' and p.tablename = t.name
+  left join pg_catalog.pg_publication_rel r on r.prpubid = p.oid and r.prrelid = t.oid,
+       lateral (select case t.relreplident
+                  when 'f' then (select array_agg(attnum::int) from pg_catalog.pg_attribute
+                                  where attrelid = t.oid and attnum > 0 and not attisdropped)
+                  else (select indkey::int[] from pg_catalog.pg_index
+                         where indrelid = t.oid and case t.relreplident when 'd' then indisprimary
+                                                                        else indisreplident end) end as key) k,
+       lateral (select case jsonb_typeof(to_jsonb(r) -> 'prattrs') when 'array' then array(
+                  select value::int from jsonb_array_elements_text(to_jsonb(r) -> 'prattrs')) end as listed) l,
+       lateral (select coalesce(array_agg(refobjsubid), '{}') as looked_at from pg_catalog.pg_depend
+                 where classid = 'pg_publication_rel'::regclass and objid = r.oid and refobjid = t.oid
+                   and refobjsubid > 0) d
+
+-- name: site_stops
+-- Return what stops claims or ends, or loses jobs.
+with our_tables as ({{our_tables}}),
+published as ({{published}}),
+found (who, what, place, next) as (
+  select 'publication ' || quote_ident(pubname), 'the server refuses changes of a table that it sends: its rows have '
+         'no key', place, format('alter table %s replica identity full', place)
+    from published where has_no_identity
+  union all
+  select 'publication ' || quote_ident(pubname), 'the server refuses changes of a table of which it sends some rows or '
+         'columns alone, by others than the key', place,
+         format('alter publication %1$I drop table %2$s; alter publication %1$I add table %2$s', pubname, place)
+    from published where is_narrow
+  union all
+  select 'triggers', 'they are switched off: jobs are not offered, guarded or announced',
+         tgname || ' of ' || t.oid::regclass, format('alter table %s enable trigger %I', t.oid::regclass, tgname)
+    from our_tables t join pg_catalog.pg_trigger on tgrelid = t.oid
+   where not tgisinternal and tgname = any (:ours::text[]) and tgenabled not in ('O', 'A')
+     and tgname <> all (:switched::text[])
+  union all
+  select 'row security', 'it is on, and hides rows from the scheduler and from front-ends', t.oid::regclass::text,
+         format('alter table %s disable row level security', t.oid::regclass)
+    from our_tables t where relrowsecurity
+  union all
+  select 'rule ' || rulename, 'statements of the scheduler are refused, or do something else', t.oid::regclass::text,
+         format('drop rule %I on %s', rulename, t.oid::regclass)
+    from our_tables t join pg_catalog.pg_rewrite on ev_class = t.oid where ev_enabled <> 'D'
+  union all
+  select 'unlogged table', 'it is empty after a crash of the server', t.oid::regclass::text,
+         format('alter table %s set logged', t.oid::regclass)
+    from our_tables t where relpersistence = 'u'
+  union all
+  select 'subscription ' || subname, 'it writes into a table, and no trigger runs: no claim finds such jobs',
+         t.oid::regclass::text,
+         format('let the publication leave the table out, then alter subscription %I refresh publication', subname)
+    from our_tables t join pg_catalog.pg_subscription_rel on srrelid = t.oid
+    join pg_catalog.pg_subscription s on s.oid = srsubid
+  union all
+  select 'table ' || inhrelid::regclass, 'it inherits: its rows are seen as ours, and have no key',
+         t.oid::regclass::text, format('alter table %s no inherit %s', inhrelid::regclass, inhparent::regclass)
+    from our_tables t join pg_catalog.pg_inherits on inhparent = t.oid
+  union all
+  select 'owner of a table', 'it is ' || pg_get_userbyid(t.relowner) || ': functions of the schema may not use it',
+         t.oid::regclass::text, format('alter table %s owner to %I', t.oid::regclass, pg_get_userbyid(q.relowner))
+    from our_tables t, our_tables q where q.name = 'jobqueue' and t.relowner <> q.relowner
+  union all
+  select 'setting ' || setting, coalesce('of role ' || r.rolname, 'of the database')
+         || case when setting ~* '^role=' then ': sessions have the rights of another role than that which logged in'
+                 else ': no trigger runs, and no claim finds what is queued' end, null,
+         format('alter %s reset %s', concat_ws(' ',
+           'role ' || quote_ident(r.rolname), case when r.rolname is not null and setdatabase <> 0 then 'in' end,
+           case when setdatabase <> 0 then 'database ' || quote_ident(current_database()) end),
+           split_part(setting, '=', 1))
+    from pg_catalog.pg_db_role_setting left join pg_catalog.pg_roles r on r.oid = setrole, unnest(setconfig) as setting
+   where setdatabase in (0, (select oid from pg_catalog.pg_database where datname = current_database()))
+     and (setting ~* '^session_replication_role=(replica|local)' or setting ~* '^role=' and setrole = 0))
+select who, null::interval,
+       what || coalesce(': ' || min(place), '')
+         || case count(*) when 1 then '' else ', and ' || count(*) - 1 || ' more' end,
+       array_to_string((array_agg(next order by place))[:3], '; ') || case when count(*) > 3 then '; ...' else '' end
+  from found group by who, what order by who, what limit 10
+
+-- name: site_objects
+-- Return what is the site's and in the way: it costs each job, or refuses what the scheduler does.
+with our_tables as ({{our_tables}}),
+found (who, what, next) as (
+  select 'trigger ' || tgname, 'of ' || t.oid::regclass || case when tgtype & 2 <> 0 then ': it may change or keep rows'
+         else ': an error in it stops the scheduler' end,
+         format('use one after insert or update of drover.jobqueue, and drop trigger %I on %s', tgname, t.oid::regclass)
+    from our_tables t join pg_catalog.pg_trigger on tgrelid = t.oid
+   where not tgisinternal and tgname <> all (:ours::text[]) and tgenabled <> 'D'
+     and (tgtype & 2 <> 0 or t.name <> 'jobqueue')
+  union all
+  select 'constraint ' || conname, 'of ' || t.oid::regclass || ': the end of a job that breaks it is not saved',
+         format('alter table %s drop constraint %I', t.oid::regclass, conname)
+    from our_tables t join pg_catalog.pg_constraint on conrelid = t.oid
+   where conname <> all (:ours::text[]) and contype in ('c', 'f', 'p', 'u', 'x')
+  union all
+  select 'column ' || attname, 'of ' || t.oid::regclass || ': rows that do not name it are refused',
+         format('alter table %s alter %I drop not null', t.oid::regclass, attname)
+    from our_tables t join pg_catalog.pg_attribute on attrelid = t.oid
+   where attname <> all (:ours::text[]) and attnum > 0 and not attisdropped and attnotnull and not atthasdef
+     and attidentity = ''
+  union all
+  select 'index ' || i.oid::regclass, 'on ' || t.oid::regclass || case when indisunique then ': jobs that are alike in '
+         'it are refused' else ': each claim and each end of a job writes to it' end,
+         format('drop index %s', i.oid::regclass)
+    from our_tables t join pg_catalog.pg_index on indrelid = t.oid join pg_catalog.pg_class i on i.oid = indexrelid
+   where i.relname <> all (:ours::text[])
+     and (indisunique or t.name in ('claimable', 'in_hand')
+          or t.name = 'jobqueue' and exists (
+            select from pg_catalog.pg_depend
+              join pg_catalog.pg_attribute on attrelid = refobjid and attnum = refobjsubid
+             where classid = 'pg_class'::regclass and objid = i.oid and refobjid = t.oid
+               and attname in ('jq_state', 'jq_owner', 'jq_attempt', 'jq_starttime', 'jq_endtime', 'jq_end_bits',
+                               'jq_endtext', 'jq_done_host', 'jq_done_pid', 'jq_itemsprocessed', 'jq_processedtime')))
+     and not exists (select from pg_catalog.pg_constraint where conindid = i.oid and conrelid = t.oid)
+  union all
+  select 'function ' || max(oid)::regprocedure, 'has the name of one of ours, and a call may mean it',
+         format('drop function %s', max(oid)::regprocedure)
+    from pg_catalog.pg_proc where pronamespace = 'drover'::regnamespace and proname = any (:functions::text[])
+   group by proname having count(*) > cardinality(array_positions(:functions::text[], proname::text)))
+select left(who, 200), null::interval, what, next from found
+ where not exists (select from drover.later_migration where number > :newest::integer)
+ order by who limit 10
+
+-- name: lost_roles
+-- Return the roles that have schedules or subscriptions and are not there: a role that is renamed loses them.
+select 'role ' || quote_ident(role), null::interval,
+       'is not there, and has ' || string_agg(of, ' and ' order by of) || ': was it renamed?',
+       format('select drover.rename_owner(%L, NEW NAME)', role)
+  from (select schedule_submitter::text as role, 'schedules' as of from drover.schedule
+        union select sub_owner::text, 'subscriptions' from drover.subscription) o
+ where role not in (select rolname from pg_catalog.pg_roles)
+ group by role order by role limit 10
+
+-- name: filters_refused
+-- Return the event triggers, while the filters of queues cannot be installed.
+select 'event trigger ' || string_agg(quote_ident(evtname), ', ' order by evtname), null::interval,
+       'filters and lengths of queues have changed, and the scheduler cannot make a function of them',
+       'have it pass what ' || pg_get_userbyid((select relowner from pg_catalog.pg_class
+                                                 where oid = 'drover.jobqueue'::regclass))
+         || ' does in schema drover, or ' || string_agg(format('alter event trigger %I disable', evtname), '; ')
+  from pg_catalog.pg_event_trigger where evtenabled <> 'D'
+having count(*) > 0 and drover.is_route_stale()
+
+-- name: site_additions
+-- Return what a site may add, and what follows from it: drover check alone shows it.
+with our_tables as ({{our_tables}})
+select 'trigger ' || tgname, null::interval,
+       'of ' || t.oid::regclass || ': an error in it refuses what the scheduler and front-ends do',
+       'let its function be security definer, with a search_path of its own'
+  from our_tables t join pg_catalog.pg_trigger on tgrelid = t.oid
+  join pg_catalog.pg_proc p on p.oid = tgfoid
+ where not tgisinternal and tgname <> all (:ours::text[]) and tgenabled <> 'D'
+   and tgtype & 2 = 0 and t.name = 'jobqueue' and (not prosecdef or proconfig is null)
+   and not exists (select from drover.later_migration where number > :newest::integer)
+union all
+select 'foreign key ' || conname, null, 'of ' || conrelid::regclass || ' keeps rows of ' || confrelid::regclass
+       || case when is_slow then ' and has no index: each row that is removed reads all of it'
+          else ': what it refers to is passed over, when old rows are removed' end,
+       case when is_slow then format('create an index on %s (%s)', conrelid::regclass, columns)
+            else 'unless that is wanted, say on delete cascade or on delete set null' end
+  from our_tables t join pg_catalog.pg_constraint c on confrelid = t.oid,
+       lateral (select string_agg(quote_ident(attname), ', ') as columns from pg_catalog.pg_attribute
+                 where attrelid = conrelid and attnum = any (conkey)) k,
+       lateral (select not exists (select from pg_catalog.pg_index
+                                    where indrelid = conrelid and indkey[0] = any (conkey)) as is_slow) s
+ where conrelid not in (select oid from our_tables) and (is_slow or confdeltype in ('a', 'r'))
+union all
+select 'event trigger ' || evtname, null, 'runs at ' || evtevent || ': it may refuse drover init and filters of queues',
+       format('have it pass what is done in schema drover, or for drover init: alter event trigger %I disable', evtname)
+  from pg_catalog.pg_event_trigger
+ where evtenabled <> 'D' and evtevent in ('ddl_command_start', 'ddl_command_end', 'sql_drop')
 
 -- drover check
 

@@ -1545,13 +1545,14 @@ select new_values, case when new_values is not null then drover.notify('drover_c
 
 -- name: flush
 -- Remove one piece of what ended so many `days`, by state, before the command was queued, or before now; see
--- drover.prune. Return how many rows were removed, and where to go on: no stage if nothing is left. No row: another
--- group, the first of those that have an active scheduler, carries the command out.
-select f.removed, f.stage, f.place
+-- drover.prune_piece. Return how many rows were removed, and where to go on: no stage if nothing is left; how many the
+-- database refuses to remove, the first of them, and why. No row: another group, the first of those that have an active
+-- scheduler, carries the command out.
+select f.removed, f.stage, f.place, cardinality(f.kept), array_to_string(f.kept[:10], ', '), f.why
   from (select where :command::bigint is null or :group::text = (
           select min(group_name) from drover.scheduler_group
            where group_owner is not null and group_lease_until > now())) is_first,
-       lateral drover.prune(
+       lateral drover.prune_piece(
          (select jsonb_object_agg(
                    key, coalesce((select jq_queued from drover.jobqueue where jq_pk = :command::bigint), now())
                         - make_interval(days => value::integer))
@@ -1905,17 +1906,29 @@ on conflict (status_scheduler, status_slot) do update
 
 -- name: count
 -- Add to the counters what the daemon has counted, and what was counted beside it. Rows are locked in one order, since
--- daemons of other groups add to the same counters.
+-- daemons of other groups add to the same counters. Plain ends and starts by bins of time are rows of drover.tally.
 with given as materialized (
   select * from jsonb_to_recordset(:rows::jsonb) as u(name text, labels text[], value float8)),
 beside as (
   delete from drover.counter_new
    where ctid = any (array(select ctid from drover.counter_new for update skip locked))
-  returning counter_name, counter_labels, counter_value)
+  returning counter_name, counter_labels, counter_value),
+tallied as (
+  insert into drover.tally (tally_type, tally_host, tally_state, tally_code, tally_jobs, tally_items, tally_bins,
+                            tally_counts)
+  select labels[1], coalesce(nullif(labels[2], ''), '-'), case name when 'started' then name else 'done' end,
+         case name when 'started' then '' else 'normal' end, sum(value),
+         case name when 'started' then 0 else sum(value) end, array_agg(labels[3]::integer), array_agg(value::bigint)
+    from given where name in ('started', 'ended_plainly') group by name, labels[1], labels[2])
 insert into drover.counter as c (counter_name, counter_labels, counter_value)
-select name, labels, sum(value) from (select * from given union all select * from beside) u
+select name, labels, sum(value)
+  from (select * from given where name not in ('started', 'ended_plainly') union all select * from beside) u
  group by name, labels order by name, labels
 on conflict (counter_name, counter_labels) do update set counter_value = c.counter_value + excluded.counter_value
+
+-- name: fold_tally
+-- Fold what was counted in spans of time that are over; return how many rows that were, `most` of each span.
+select drover.fold_tally(:most::integer)
 
 -- name: add_up_changes
 -- Add up what was counted of jobs, `most` rows at most, and count `zones` zones anew if the counts may be wrong. Return

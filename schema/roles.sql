@@ -121,12 +121,13 @@ grant execute on function drover.notify(text, text)
 
 -- It tells a number, of a kind that the role has counted.
 grant execute on function drover.first_of_kind(bigint[], text, text, text, text, text)
-  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
+  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly, drover_scheduler;
 
 -- A view calls these with the rights of the role that reads the view.
 grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.rests(drover.agent),
   drover.end_code(drover.job_state, text, integer, text, integer, text), drover.shown_code(drover.jobqueue),
-  drover.word(text, integer), drover.has_token(drover.jobqueue), drover.takes_priority(text, text)
+  drover.word(text, integer), drover.has_token(drover.jobqueue), drover.takes_priority(text, text),
+  drover.time_bin(double precision)
   to drover_scheduler, drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 
 -- drover_frontend inserts jobs of one parameter and reads its own. It cannot set their submitter, nor what the
@@ -201,7 +202,9 @@ grant insert, update, delete
   on drover.placement, drover.quota, drover.tenant, drover.tenant_queue, drover.variable
   to drover_operator;
 grant update (limit_bytes) on drover.size_limit to drover_operator;
-grant execute on function drover.flush_jobs(bigint[]), drover.recount(bigint, integer) to drover_operator;
+grant execute on function drover.flush_jobs(bigint[]), drover.flush_chosen(bigint[]),
+  drover.rename_owner(name, name), drover.recount(bigint, integer) to drover_operator;
+grant execute on function drover.is_route_stale() to drover_operator, drover_readonly;
 -- What a schedule queues is inserted by the scheduler, in the name of the role that added it.
 grant insert (schedule_name, schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_catch_up,
               schedule_jitter, schedule_overlap, schedule_enabled, schedule_job, schedule_next),
@@ -217,7 +220,7 @@ grant select on drover.jobs_masked, drover.why_masked, drover.phases, drover.blo
   drover.queue, drover.host, drover.placement, drover.scheduler, drover.scheduler_group, drover.migration,
   drover.later_migration, drover.condition, drover.counters, drover.depth, drover.vitals,
   drover.job_counts, drover.job_zones, drover.job_states, drover.backlog,
-  drover.jobs_in_hand to drover_readonly;
+  drover.jobs_in_hand, drover.tally to drover_readonly;
 grant select (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_end, att_outcome,
               att_exitcode, att_signal)
   on drover.attempt to drover_readonly;
@@ -258,6 +261,7 @@ grant insert, update, delete on drover.scheduler, drover.scheduler_group, drover
 grant update on drover.claimable to drover_scheduler;  -- to lock the rows that it claims: none is ever changed
 grant insert, update on drover.counter to drover_scheduler;
 grant insert, update, delete on drover.counter_new to drover_scheduler;  -- update: to lock the rows that it adds up
+grant insert on drover.tally to drover_scheduler;
 grant insert on drover.job_change to drover_scheduler;
 grant insert, update, delete on drover.detached to drover_scheduler;
 grant insert, delete on drover.claimable, drover.in_hand, drover.attempt_kept, drover.log, drover.output,
@@ -269,7 +273,7 @@ grant execute on function drover.settle(bigint[], bigint, integer, boolean), dro
 grant execute on function drover.add_up_changes(integer), drover.recount_next(integer) to drover_scheduler;
 -- Removes jobs that ended long ago; drover_scheduler may remove none by itself.
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint),
-  drover.prune(jsonb, integer, text, bigint) to drover_scheduler;
+  drover.prune(jsonb, integer, text, bigint), drover.prune_piece(jsonb, integer, text, bigint) to drover_scheduler;
 -- Carries out a batch of a command about many jobs.
 grant execute on function drover.change_jobs(bigint, uuid, integer), drover.put_in_queue(bigint, text)
   to drover_scheduler;
@@ -279,8 +283,8 @@ grant execute on function
   drover.agent_event(bigint, text), drover.bury(bigint[], text[]), drover.queue_deliveries(text, integer),
   drover.find_alternates(text, integer), drover.find_alerts(integer), drover.forget_events(bigint, integer)
   to drover_scheduler;
--- Counts the ends that it announces, for drover metrics.
-grant execute on function drover.count_ends(bigint[], text[]) to drover_scheduler;
+-- Counts the ends that it announces, for drover metrics and drover stats.
+grant execute on function drover.count_ends(bigint[], text[]), drover.fold_tally(integer) to drover_scheduler;
 -- Queues what schedules ask for, once for each of their times.
 grant execute on function
   drover.start_schedule(text, timestamptz, timestamptz, timestamptz, text, timestamptz[]),

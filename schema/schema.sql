@@ -546,6 +546,22 @@ begin
   perform drover.notify('drover_due', '') where changed <> '{}' and verb in ('release', 'retry', 'unblock');
 end $$;
 
+CREATE FUNCTION drover.check_at_once() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  late text;
+begin
+  select string_agg(format('%I.%I', nspname, conname), ', ') into late
+    from pg_catalog.pg_constraint join pg_catalog.pg_namespace n on n.oid = connamespace
+   where condeferrable and (conrelid in ('jobqueue'::regclass, 'job'::regclass, 'log'::regclass)
+                            or confrelid in ('jobqueue'::regclass, 'job'::regclass, 'log'::regclass));
+  if late is not null then
+    execute 'set constraints ' || late || ' immediate';
+  end if;
+end $$;
+
 CREATE FUNCTION drover.check_targets() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'drover', 'pg_temp'
@@ -749,15 +765,27 @@ CREATE FUNCTION drover.count_ends(pks bigint[], states text[]) RETURNS void
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     AS $$
+  with ended as materialized (
+    select type, host, state, code, bin, count(*) as jobs, sum(items) as items, max(pk) as newest
+      from unnest(pks, states) as u(pk, state)
+     cross join lateral (
+       select case when exists (select from agent where agent_type = jq_type) then jq_type else '(unknown)' end as type,
+              coalesce(jq_done_host, '-') as host, jq_itemsprocessed as items,
+              case when u.state in ('done', 'failed') then
+                drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime)) end as bin,
+              drover.end_code(u.state::drover.job_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal)
+                as code
+         from jobqueue where jq_pk = u.pk and jq_type <> 'command' offset 0) j
+     where state in ('done', 'failed', 'cancelled', 'ignored', 'skipped')
+     group by type, host, state, code, bin),
+  tallied as (
+    insert into tally (tally_type, tally_host, tally_state, tally_code, tally_jobs, tally_items, tally_newest,
+                       tally_bins, tally_counts)
+    select type, host, state, code, jobs, items, case when state = 'failed' then newest end,
+           array_remove(array[bin], null), case when bin is null then '{}' else array[jobs] end
+      from ended)
   insert into counter_new (counter_name, counter_labels, counter_value)
-  select 'ended', array[type, state, code], count(*)
-    from unnest(pks, states) as u(pk, state)
-   cross join lateral (
-     select case when exists (select from agent where agent_type = jq_type) then jq_type else '(unknown)' end as type,
-            drover.end_code(u.state::drover.job_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal) as code
-       from jobqueue where jq_pk = u.pk and jq_type <> 'command' offset 0) j
-   where state in ('done', 'failed', 'cancelled', 'ignored', 'skipped')
-   group by type, state, code
+  select 'ended', array[type, state, code], sum(jobs) from ended group by type, state, code
 $$;
 
 CREATE TABLE drover.jobqueue (
@@ -1522,7 +1550,7 @@ begin
               || case when failed_too then '{failed}'::text[] end) as what), most, stage, place) p;
 end $$;
 
-CREATE FUNCTION drover.flush_jobs(jobs bigint[]) RETURNS bigint
+CREATE FUNCTION drover.flush_chosen(jobs bigint[], OUT removed bigint, OUT kept bigint[], OUT why text) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1543,7 +1571,60 @@ begin
        and not exists (
              select from jobdepends join jobqueue on jq_pk = jdep_jq_depends_fk
               where jdep_jq_fk = pk and jdep_met_at is null and jq_endtime is null));
-  return drover.remove_jobs(old);
+  perform drover.check_at_once();
+  select t.* into removed, kept, why from drover.try_to_remove('jobs', old) t;
+end $$;
+
+CREATE FUNCTION drover.flush_jobs(jobs bigint[]) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select removed from drover.flush_chosen(jobs)
+$$;
+
+CREATE FUNCTION drover.fold_tally(most integer) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+  origin constant timestamptz := '2000-01-01 00:00:00+00';
+  folded bigint := 0;
+  taken  bigint;
+  step   record;
+begin
+  for step in
+    select * from (values (interval '0', interval '1 minute', interval '0'), ('1 minute', '1 hour', '2 hours'),
+                          ('1 hour', '1 day', '8 days')) as t(finer, span, age)
+  loop
+    with taken as materialized (
+      delete from tally where ctid = any (array(
+        select ctid from tally
+         where tally_span = step.finer and tally_at < date_bin(step.span, now() - step.age, origin)
+         order by tally_at limit most for update skip locked))
+      returning date_bin(step.span, tally_at, origin) as at, tally.*),
+    binned as (  -- what all jobs of a row are, then how many are in each bin
+      select at, tally_type, tally_host, tally_state, tally_code, bin, sum(jobs)::bigint as jobs,
+             sum(items)::bigint as items, max(newest) as newest
+        from taken cross join lateral (
+          select null::integer as bin, tally_jobs as jobs, tally_items as items, tally_newest as newest
+           union all
+          select *, 0, null from unnest(tally_bins, tally_counts)) u
+       group by 1, 2, 3, 4, 5, 6),
+    written as (
+      insert into tally (tally_at, tally_span, tally_type, tally_host, tally_state, tally_code, tally_jobs, tally_items,
+                         tally_newest, tally_bins, tally_counts)
+      select at, step.span, tally_type, tally_host, tally_state, tally_code, sum(jobs) filter (where bin is null),
+             sum(items), max(newest),
+             coalesce(array_agg(bin order by bin) filter (where bin is not null), '{}'),
+             coalesce(array_agg(jobs order by bin) filter (where bin is not null), '{}')
+        from binned group by 1, 3, 4, 5, 6)
+    select count(*) into taken from taken;
+    folded := folded + taken;
+  end loop;
+  delete from tally where tally_span = '1 day' and tally_at < now() - interval '400 days';
+  return folded;
 end $$;
 
 CREATE FUNCTION drover.forget_events(beyond bigint, most integer) RETURNS bigint
@@ -2703,6 +2784,13 @@ begin
 end $$;
 
 CREATE FUNCTION drover.prune(before jsonb, most integer, INOUT stage text, INOUT place bigint, OUT removed bigint) RETURNS record
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select p.stage, p.place, p.removed from drover.prune_piece(before, most, stage, place) p
+$$;
+
+CREATE FUNCTION drover.prune_piece(before jsonb, most integer, INOUT stage text, INOUT place bigint, OUT removed bigint, OUT kept bigint[], OUT why text) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -2736,31 +2824,25 @@ begin
          and not exists (
                select from jobdepends join jobqueue on jq_pk = jdep_jq_depends_fk
                 where jdep_jq_fk = pk and jdep_met_at is null and jq_endtime is null));
-    removed := drover.remove_jobs(old);
-    if is_young or looked < most then
-      stage := 'groups';
-      place := 0;
-    end if;
   elsif stage = 'groups' then
     select count(*), max(job_pk), coalesce(bool_or(job_queued >= latest), false) into looked, place, is_young
       from (select job_pk, job_queued from job where job_pk > first order by job_pk limit most) w;
-    delete from job where job_pk = any (array(
+    old := array(
       select job_pk from job
        where job_pk > first and job_pk <= place and job_queued < latest
-         and not exists (select from jobqueue where jq_job_fk = job_pk) for update skip locked));
-    get diagnostics removed = row_count;
-    if is_young or looked < most then
-      stage := 'log';
-      place := 0;
-    end if;
+         and not exists (select from jobqueue where jq_job_fk = job_pk) for update skip locked);
   else
-    delete from log where log_pk = any (array(
-      select log_pk from (select log_pk, log_date from log where log_jq_fk is null order by log_pk limit most) w
-       where log_date < (before ->> 'log')::timestamptz));
-    get diagnostics removed = row_count;
-    if removed < most then
-      stage := null;
-    end if;
+    select count(*), max(log_pk),
+           coalesce(array_agg(log_pk) filter (where log_date < (before ->> 'log')::timestamptz), '{}')
+      into looked, place, old
+      from (select log_pk, log_date from log where log_jq_fk is null and log_pk > first order by log_pk limit most) w;
+    is_young := cardinality(old) < looked;
+  end if;
+  perform drover.check_at_once();
+  select t.* into removed, kept, why from drover.try_to_remove(stage, old) t;
+  if is_young or looked < most then
+    stage := case stage when 'jobs' then 'groups' when 'groups' then 'log' end;
+    place := 0;
   end if;
 end $$;
 
@@ -2840,9 +2922,10 @@ begin
   select coalesce(array_agg(del_pk), '{}') into late from given_up;
   perform drover.bury_deliveries(late, 'expired') where late <> '{}';
   dead := dead + cardinality(late);
-  delete from attempt_kept where att_jq_fk = any (gone);
-  delete from log where log_jq_fk = any (gone);
-  delete from jobqueue where jq_pk = any (gone);
+  if gone <> '{}' then
+    perform drover.check_at_once();
+    perform drover.try_to_remove('jobs', array_remove(gone, null));
+  end if;
   if exists (select from agent where agent_group = of_group and agent_type = 'notify' and agent_enabled
                 and agent_present) then
     while queued < most loop
@@ -3118,6 +3201,38 @@ begin
   return mended;
 end $$;
 
+CREATE FUNCTION drover.recount_ends() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  origin constant timestamptz := '2000-01-01 00:00:00+00';
+begin
+  delete from tally;
+  insert into tally (tally_at, tally_type, tally_host, tally_state, tally_code, tally_jobs, tally_items, tally_newest,
+                     tally_bins, tally_counts)
+  select date_bin(case when date < now() - interval '9 days' then interval '1 day'
+                       when date < now() - interval '3 hours' then '1 hour' else '1 minute' end, date, origin),
+         coalesce(agent_type, '(unknown)'), host, state, code, count(*), sum(items),
+         case when state = 'failed' then max(pk) end,
+         array_remove(array[bin], null), case when bin is null then '{}' else array[count(*)] end
+    from (
+      select jq_endtime as date, jq_type as type, coalesce(jq_done_host, '-') as host, jq_state::text as state,
+             drover.end_code(jq_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal) as code,
+             jq_itemsprocessed as items, jq_pk as pk,
+             case when jq_state in ('done', 'failed') then
+               drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime)) end as bin
+        from jobqueue where jq_endtime is not null
+       union all
+      select jq_starttime, jq_type, '-', 'started', '', 0, null,
+             drover.time_bin(date_part('epoch', jq_starttime) - date_part('epoch', jq_queued))
+        from jobqueue where jq_starttime is not null and jq_attempt > 0) j
+    left join (select distinct agent_type from agent) a on agent_type = type
+   where date > now() - interval '400 days' and date < 'infinity' and type <> 'command'
+   group by 1, 2, 3, 4, 5, bin;
+  perform fold_tally(2147483647);
+end $$;
+
 CREATE FUNCTION drover.recount_next(zones integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -3170,6 +3285,31 @@ begin
   end if;
 end $$;
 
+CREATE FUNCTION drover.remove(what text, numbers bigint[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  removed bigint;
+begin
+  case what
+    when 'jobs' then
+      removed := drover.remove_jobs(numbers);
+    when 'groups' then
+      delete from job where job_pk = any (numbers);
+      get diagnostics removed = row_count;
+    when 'log' then
+      delete from log where log_pk = any (numbers);
+      get diagnostics removed = row_count;
+  end case;
+  if removed < cardinality(numbers) then
+    raise exception 'a trigger or rule of the site keeps it' using errcode = 'triggered_action_exception';
+  end if;
+end $$;
+
 CREATE FUNCTION drover.remove_jobs(jobs bigint[]) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'drover', 'pg_temp'
@@ -3191,6 +3331,30 @@ begin
   delete from jobqueue where jq_pk = any (jobs);
   get diagnostics removed = row_count;
   return removed;
+end $$;
+
+CREATE FUNCTION drover.rename_owner(was name, is_now name) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  schedules     bigint;
+  subscriptions bigint;
+begin
+  if to_regrole(quote_ident(is_now)) is null then
+    raise exception 'there is no role %', quote_ident(is_now) using errcode = 'undefined_object';
+  elsif to_regrole(quote_ident(was)) is not null then
+    raise exception 'role % is still there, and keeps what it has', quote_ident(was) using errcode = 'duplicate_object';
+  end if;
+  update schedule set schedule_submitter = is_now where schedule_submitter = was;
+  get diagnostics schedules = row_count;
+  update subscription set sub_owner = is_now where sub_owner = was;
+  get diagnostics subscriptions = row_count;
+  update delivery set del_owner = is_now where del_owner = was;
+  insert into share (share_jq_fk, share_with) select share_jq_fk, is_now from share where share_with = was
+    on conflict do nothing;
+  delete from share where share_with = was;
+  return schedules + subscriptions;
 end $$;
 
 CREATE FUNCTION drover.rests(agent drover.agent) RETURNS text
@@ -3854,6 +4018,12 @@ CREATE FUNCTION drover.texts(variables jsonb) RETURNS json
               then (select json_object_agg(key, value) from jsonb_each_text(variables)) end
 $$;
 
+CREATE FUNCTION drover.time_bin(seconds double precision) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when seconds <= 0.0001 then 0 else least(ceil(8 * ln(seconds / 0.0001) / ln(2)), 281)::integer end
+$$;
+
 CREATE FUNCTION drover.trial_failed() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -3871,6 +4041,40 @@ begin
   insert into gate select name where not exists (select from gate where gate_name = name) on conflict do nothing;
   perform from gate where gate_name = name for update skip locked;
   return found;
+end $$;
+
+CREATE FUNCTION drover.try_to_remove(what text, numbers bigint[], OUT removed bigint, OUT kept bigint[], OUT why text) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+declare
+  half integer := cardinality(numbers) / 2;
+  rest record;
+begin
+  removed := cardinality(numbers);
+  kept := '{}';
+  if removed = 0 then
+    return;
+  end if;
+  begin
+    perform drover.remove(what, numbers);
+    return;
+  exception when others then
+    if left(sqlstate, 2) in ('40', '53', '54', '55', '57', '58', 'XX') then
+      raise;
+    end if;
+    why := sqlerrm;
+  end;
+  if half = 0 then
+    removed := 0;
+    kept := numbers;
+    return;
+  end if;
+  select * into removed, kept, why from drover.try_to_remove(what, numbers[:half]);
+  select * into rest from drover.try_to_remove(what, numbers[half + 1:]);
+  removed := removed + rest.removed;
+  kept := kept || rest.kept;
+  why := coalesce(why, rest.why);
 end $$;
 
 CREATE FUNCTION drover.unmet(was integer, more integer, writer xid) RETURNS integer
@@ -4182,6 +4386,8 @@ CREATE TABLE drover.in_hand (
 WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 ALTER TABLE ONLY drover.in_hand ALTER COLUMN hand_jobs SET STORAGE EXTERNAL;
 
+ALTER TABLE ONLY drover.in_hand REPLICA IDENTITY FULL;
+
 CREATE TABLE drover.job_change (
     change_zone bigint NOT NULL,
     change_type text NOT NULL,
@@ -4198,6 +4404,8 @@ CREATE TABLE drover.job_change (
     change_rank text COLLATE pg_catalog."C"
 )
 WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+ALTER TABLE ONLY drover.job_change REPLICA IDENTITY FULL;
 
 CREATE TABLE drover.job_total (
     total_type text NOT NULL,
@@ -4336,6 +4544,8 @@ CREATE TABLE drover.claimable (
     claim_jobs bigint[]
 )
 WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+ALTER TABLE ONLY drover.claimable REPLICA IDENTITY FULL;
 
 CREATE VIEW drover.recorded AS
  SELECT DISTINCT ON (pk.pk) pk.pk AS jq_pk,
@@ -4488,6 +4698,8 @@ CREATE TABLE drover.counter_new (
     counter_labels text[] NOT NULL,
     counter_value double precision NOT NULL
 );
+
+ALTER TABLE ONLY drover.counter_new REPLICA IDENTITY FULL;
 
 CREATE VIEW drover.counters AS
  SELECT c.counter_name,
@@ -4770,6 +4982,8 @@ WITH (fillfactor='50');
 CREATE TABLE drover.site (
     site_uuid uuid DEFAULT gen_random_uuid() NOT NULL
 );
+
+ALTER TABLE ONLY drover.site REPLICA IDENTITY FULL;
 
 CREATE VIEW drover.detached_jobs AS
  SELECT j.jq_pk,
@@ -6016,6 +6230,8 @@ CREATE TABLE drover.recount_place (
     place_zone bigint NOT NULL
 );
 
+ALTER TABLE ONLY drover.recount_place REPLICA IDENTITY FULL;
+
 CREATE TABLE drover.recovery_policy (
     policy_group text NOT NULL,
     policy_name text NOT NULL,
@@ -6088,6 +6304,22 @@ ALTER TABLE drover.subscription ALTER COLUMN sub_pk ADD GENERATED ALWAYS AS IDEN
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE drover.tally (
+    tally_at timestamp with time zone DEFAULT now() NOT NULL,
+    tally_span interval DEFAULT '00:00:00'::interval NOT NULL,
+    tally_type text NOT NULL,
+    tally_host text NOT NULL,
+    tally_state text NOT NULL,
+    tally_code text NOT NULL,
+    tally_jobs bigint NOT NULL,
+    tally_items bigint NOT NULL,
+    tally_newest bigint,
+    tally_bins integer[] NOT NULL,
+    tally_counts bigint[] NOT NULL
+);
+
+ALTER TABLE ONLY drover.tally REPLICA IDENTITY FULL;
 
 CREATE TABLE drover.tenant (
     tenant_name text NOT NULL,
@@ -6359,6 +6591,8 @@ CREATE UNIQUE INDEX site_once ON drover.site USING btree ((true));
 CREATE INDEX subscription_about ON drover.subscription USING btree (sub_key);
 
 CREATE INDEX subscription_of_owner ON drover.subscription USING btree (sub_owner);
+
+CREATE INDEX tally_in_time ON drover.tally USING btree (tally_span, tally_at);
 
 CREATE TRIGGER job_keep_group AFTER DELETE ON drover.job FOR EACH ROW EXECUTE FUNCTION drover.keep_group();
 

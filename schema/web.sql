@@ -81,19 +81,13 @@ select coalesce((select array_agg(distinct agent_type order by agent_type) from 
 -- Plots
 
 -- name: history
--- Return for each minute of the last hour how many jobs ended, how long they had waited, and how long they ran. Of the
--- newest jobs only, so that it takes the same time whatever the length of the queue.
-select date_trunc('minute', ended) as minute, count(*) filter (where state = 'done') as done,
-       count(*) filter (where state <> 'done') as failed,
-       percentile_cont(array[0.5, 0.95]) within group (order by waited) as waited,
-       percentile_cont(array[0.5, 0.95]) within group (order by ran) as ran
-  from (
-    select jq_endtime as ended, jq_state::text as state, jq_type as type,
-           extract(epoch from jq_starttime - jq_queued)::float8 as waited,
-           extract(epoch from jq_endtime - jq_starttime)::float8 as ran
-      from drover.our_jobs j order by jq_pk desc limit :most::bigint) newest
- where ended > date_trunc('minute', now()) - interval '1 hour' and type <> 'command'
- group by 1 order by 1
+-- Return for each minute of the last hour how many jobs started and ended, by state: of each bin of time, and in all.
+select date_trunc('minute', tally_at) as minute, tally_state as state, bin, sum(jobs)::bigint as jobs
+  from drover.our_tally
+ cross join lateral (select null::integer as bin, tally_jobs as jobs
+                      union all select * from unnest(tally_bins, tally_counts)) b
+ where tally_span = any ('{0, 1 minute}'::interval[]) and tally_at > date_trunc('minute', now()) - interval '1 hour'
+ group by 1, 2, 3 order by 1
 
 -- name: backlog
 -- Return for each queue how long its oldest job has waited that could be claimed, and how many there are.
@@ -103,14 +97,14 @@ select queue, sum(jobs)::bigint as jobs, now() - min(oldest) as oldest
 -- Logs and output
 
 -- name: page_of_log
--- Return log lines below a number, the newest first.
+-- Return log lines below a number, the newest first. The sum keeps the index of the job in use.
 select log_pk as pk, log_date as date, log_type as type, log_jq_fk as job, log_host as host, log_agent as agent,
        log_pid as pid, left(log_message, 2000) as message
   from drover.our_log l
  where (:before::bigint is null or log_pk < :before) and (:job::bigint is null or log_jq_fk = :job)
    and (:kind::text is null or log_type = :kind)
    and (:text::text is null or position(lower(:text) in lower(log_message)) > 0)
- order by log_pk desc limit :limit::bigint
+ order by case when :job is null then log_pk else log_pk + 0 end desc limit :limit::bigint
 
 -- name: end_of_output
 -- Return the end of what the latest attempt printed on a stream.

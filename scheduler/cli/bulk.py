@@ -24,6 +24,7 @@ from scheduler.model.states import FAILED, JOB_STATES, TERMINAL
 from scheduler.model.verbs import parse
 
 FLUSHED_AT_ONCE: Final = 1000  # jobs that one statement removes
+MEND_REFUSAL: Final = "remove the rows that refer to them, or let the foreign key say on delete cascade"
 LISTED_JOBS: Final = 20  # jobs that --dry-run lists
 ALL_ROWS: Final = "all"  # how much of the jobs the role may read
 PRINTED_REFUSALS: Final = 5  # that are printed; the others are counted
@@ -157,14 +158,20 @@ def _report(options: Namespace, answer: Answer, total: int) -> None:
 
 
 def _flush(session: Session, options: Namespace, jobs: Sequence[Job]) -> int:
-    """Remove the jobs, in pieces; those that others wait for stay."""
-    removed = 0
+    """Remove the jobs, in pieces; those that others wait for stay, and those that the database refuses to remove."""
+    removed, refused, reason = 0, list[int](), None
     with Progress(len(jobs), "jobs") as progress:
         for first in range(0, len(jobs), FLUSHED_AT_ONCE):
             numbers = [job.number for job in jobs[first : first + FLUSHED_AT_ONCE]]
-            removed += session.value("flush_jobs", jobs=numbers)
+            ((count, kept, why),) = session.rows("flush_jobs", jobs=numbers)
+            removed, refused, reason = removed + count, refused + kept, reason or why
             progress.show(first + len(numbers))
-    result: dict[str, Any] = {"removed": removed, "kept": len(jobs) - removed}
-    kept = f"; {result['kept']:,} stay, since others wait for them" if result["kept"] else ""
+    result: dict[str, Any] = {"removed": removed, "kept": len(jobs) - removed, "refused": refused, "reason": reason}
+    waiting = result["kept"] - len(refused)
+    kept = f"; {waiting:,} stay, since others wait for them" if waiting else ""
     print(as_json(result) if options.json else printable(f"flush: removed {removed:,} of {len(jobs):,} jobs{kept}"))
+    if refused:
+        named = ", ".join(map(str, refused[:PRINTED_REFUSALS])) + (" ..." if len(refused) > PRINTED_REFUSALS else "")
+        many = "1 job" if len(refused) == 1 else f"{len(refused):,} jobs"
+        warn(f"the database refuses to remove {many}: {named}: {reason}; {MEND_REFUSAL}")
     return 0

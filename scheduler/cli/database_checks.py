@@ -25,6 +25,7 @@ from scheduler.cli.database_session import (
     translated_errors,
     update_or_check,
 )  # fmt: skip
+from scheduler.cli.health import ADDED_BY_SITE, CRITICAL, OF_SITE, Limits, found_by, level_of, sentence
 from scheduler.cli.output import FAIL, OK, WARN, Finding
 from scheduler.database import migrate
 from scheduler.database.connect import ended
@@ -94,6 +95,7 @@ def findings_in_database(config: Config, conninfo: str) -> Iterator[Finding]:
     )  # while no session of ours counts against a limit
     with translated_errors(), open_session(conninfo) as session:
         yield from _warnings(session)
+        yield from _objects_of_site(session)
     yield from _statements(config, conninfo)
 
 
@@ -123,6 +125,12 @@ def _warnings(session: Session) -> Iterator[Finding]:
         yield WARN, f"clean-ups: {failed} have failed; drover ls -S failed -t cleanup, and drover retry"
 
 
+def _objects_of_site(session: Session) -> Iterator[Finding]:
+    """Yield what the site has put on our tables: what stops the queue, what is in the way, and what may stay."""
+    for row in found_by((*OF_SITE, ADDED_BY_SITE), session, Limits()):
+        yield FAIL if level_of(row) == CRITICAL else WARN, ": ".join(sentence(row))
+
+
 def _statements(config: Config, conninfo: str) -> Iterator[Finding]:
     """Prepare every statement of every agent as the role that will run them."""
     texts = {
@@ -135,6 +143,7 @@ def _statements(config: Config, conninfo: str) -> Iterator[Finding]:
     try:
         url = with_logins(config, os.environ).database.agentdb_url or make_conninfo(conninfo, user=AGENTDB)
         with translated_errors(), open_session(url) as session:
+            session.connection.execute("reset search_path")  # these are the site's
             for where, text in texts.items():
                 problem = _problem(session.connection, text)
                 yield (FAIL, f"{where}: {problem}") if problem else (OK, where)

@@ -24,7 +24,7 @@ from psycopg.types.json import set_json_loads
 from scheduler.cli.config_files import EMBEDDED, is_embedded_url, with_password
 from scheduler.cli.output import Table, warn
 from scheduler.database import migrate
-from scheduler.database.connect import cancelled, connected, unreachable
+from scheduler.database.connect import cancelled, connected, set_safe_path, unreachable
 from scheduler.drivers.statements import STANDARD, Query, lacks_files, setting, texts
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 STATEMENT_FILES: Final = ("cli.sql", "web.sql", "metrics.sql")  # of the commands, the dashboard, the exporter
 # Of sessions that ask once: compiling takes seconds, reading 500,000 jobs 0.3 s.
 ASKED_ONCE: Final[dict[LiteralString, LiteralString]] = {"jit": "off"}
-# How much a role may see of a table: all rows but not what jobs work on, its own rows, or nothing.
-MASKED, OWN, NOTHING = "masked", "own", "nothing"
+# How much a role may see of a table: all of it, all rows but not what jobs work on, its own rows, or nothing.
+ALL, MASKED, OWN, NOTHING = "all", "masked", "own", "nothing"
 RESTRICTED_TABLES: Final = (
     "jobqueue", "scheduler_status", "output", "why", "log", "blocked_jobs", "event", "subscription", "delivery",
     "attempt", "item_failure", "jobdepends", "job_states",
-    "job_zones", "backlog", "jobs_in_hand",
+    "job_zones", "backlog", "jobs_in_hand", "tally",
 )  # fmt: skip
 # Views of what a member of a tenant sees; what replaces them for other roles depends on their access to this table.
 OUR_VIEWS: Final = {
     "our_jobs": "jobqueue", "our_why": "why", "our_detached": "why", "our_log": "log", "our_output": "output",
-    "my_job_groups": "jobqueue",
+    "my_job_groups": "jobqueue", "our_tally": "tally",
 }  # fmt: skip
 RESTRICTIONS: Final = {
     ("jobqueue", OWN): "sees its own jobs alone: no others are listed or counted",
@@ -223,8 +223,9 @@ def people_database(config: Config) -> Iterator[str]:
 
 @contextmanager
 def open_session(conninfo: str) -> Iterator[Session]:
-    """Connect, in autocommit, so that every text is a str."""
+    """Connect, in autocommit, so that every text is a str; for statements of ours."""
     with connected(conninfo) as connection:
+        set_safe_path(connection)
         yield _prepared(connection)
 
 

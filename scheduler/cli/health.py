@@ -5,7 +5,7 @@ row to row. Changes nothing.
 """
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from shlex import quote
@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from scheduler.cli.database_session import NOTHING, Session, connect
+from scheduler.cli.database_session import ALL, Session, connect
 from scheduler.cli.output import as_json, cell, printable
+from scheduler.cli.schema_names import schema_names
 from scheduler.drivers.statements import FILES_REPLACED, lacks_files
 from scheduler.errors import DroverError
 from scheduler.model.config import Config
@@ -50,10 +51,13 @@ class Limits:
 
 END_IT: Final = "let its owner end it, or select pg_terminate_backend(pid)"
 # Warnings that are critical for `drover health`: no work is done, or work may be lost. Others will slow work down.
+STOPPED: Final = "stopped by site"
 CRITICAL_KINDS: Final = {
-    "no scheduler", "agents failed", "refused", "connection", "impossible", "notifications", "database"
+    "no scheduler", "agents failed", "refused", "connection", "impossible", "notifications", "database", STOPPED
 }  # fmt: skip
 NO_REASONS: Final = {"hidden"}
+# Warnings that only a role finds which may read all of a table.
+READERS_OF: Final = {"impossible": "impossible", "filters refused": "impossible", "lost role": "subscription"}
 OK, WARNING, CRITICAL = "ok", "warning", "critical"
 STATUS: Final = {OK: 0, WARNING: 1, CRITICAL: 2}
 UNSERVED_NEXT: Final = {  # what to do where jobs wait for a type, by the reason
@@ -70,7 +74,7 @@ OF_GROUP: Final = (  # the worst first
     Check("host down", "hosts_down", "look at the host and the network; it is tried again by itself"),
     Check("no more agents", "no_more_agents", "raise the limit that is named, or run fewer agents: max of the host"),
     Check("refused", "statements_refused",
-          "mend it in the database; the scheduler tries again, and goes on by itself"),
+          "mend it in the database, drover check names what a site has added; it is tried again by itself"),
     Check("connection", "connections_failed",
           "it is tried again by itself; run drover check where the scheduler runs: it says what to do"),
     Check("process left", "processes_left",
@@ -78,7 +82,15 @@ OF_GROUP: Final = (  # the worst first
     Check("server files", "server_replaced",
           "if it stays so, install the binaries that are named, and look into the log beside its data"),
 )  # fmt: skip
+OF_SITE: Final = (  # each has its own next step
+    Check(STOPPED, "site_stops", ""),
+    Check("site object", "site_objects", ""),
+    Check("lost role", "lost_roles", ""),
+    Check("filters refused", "filters_refused", ""),
+)
+ADDED_BY_SITE: Final = Check("site object", "site_additions", "")  # which may stay: drover check alone shows it
 OF_DATABASE: Final = (
+    *OF_SITE,
     Check("impossible", "impossible_rows", "report it"),
     Check("hidden", "statistics_hidden",
           "look as drover_operator, or let a superuser grant pg_read_all_stats to this role"),
@@ -173,9 +185,14 @@ def group_warnings(session: Session, group: str) -> Iterator[Row]:
 def database_warnings(session: Session, limits: Limits) -> Iterator[Row]:
     """Yield everything that is wrong with the database at this moment; a check that fails is a warning itself."""
     yield from _unusable_sessions(session)
-    values = asdict(limits)
-    may_not = {"impossible"} if session.access["impossible"] == NOTHING else set()
-    for kind, statement, next_step in (check for check in OF_DATABASE if check.kind not in may_not):
+    yield from found_by(OF_DATABASE, session, limits)
+
+
+def found_by(checks: Iterable[Check], session: Session, limits: Limits) -> Iterator[Row]:
+    """Yield what these checks find, as far as the role may look; one that fails is a warning itself."""
+    values = asdict(limits) | schema_names()
+    may_not = {kind for kind, table in READERS_OF.items() if session.access[table] != ALL}
+    for kind, statement, next_step in (check for check in checks if check.kind not in may_not):
         try:
             with session.connection.transaction(force_rollback=True):  # which takes the settings back as well
                 session.rows("limit_statement", **values)

@@ -1,9 +1,11 @@
 """`drover stats`: how fast jobs of each type end, how long they wait and run, what is slow, and what fails.
 
-Everything is read from the rows of jobs and from the newest log lines; the daemon counts nothing for it.
+What ended was counted as it ended, in spans of time (drover.tally): minutes, and of older ends hours and days. For a
+role that sees its own jobs alone their rows are read instead. Errors are looked for in the newest log lines.
 """
 
 from argparse import Namespace
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -13,19 +15,22 @@ from scheduler.cli.database_session import NOTHING, Session, connect
 from scheduler.cli.jobs import instant
 from scheduler.cli.output import Table, as_json, cell, print_table, span, warn
 from scheduler.model.config import Config
+from scheduler.model.counters import BIN_ERROR, quantile
+from scheduler.model.states import DONE, FAILED
 
 SLOW_AGENTS: Final = 10
 REASONS: Final = 20  # of failures, and agents with errors
 LOG_LINES: Final = 100_000  # the newest, which errors are looked for in
-ALL_JOBS, OF_TYPE, OF_AGENT = range(3)  # depth of a row of ended_stats
-QUANTILES: Final = ("p50", "p95", "p99")
+QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+STARTED: Final = "started"  # what the tally says in place of a state
+TIMED: Final = (DONE, FAILED)  # states of jobs that ran
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
     """The figures since an instant; a table that the role may not see is None."""
 
-    since: datetime
+    since: datetime  # what is counted ended after it: the beginning of a span that was asked for in part
     total: dict[str, Any]
     tables: dict[str, Table | None]
     unseen: list[str]
@@ -37,7 +42,7 @@ def show_stats(options: Namespace, config: Config) -> int:
         stats = read_stats(session, options.since)
     if options.json:
         tables = {name: table and table.records() for name, table in stats.tables.items()}
-        print(as_json({"since": stats.since, **stats.total, **tables, "unseen": stats.unseen}))
+        print(as_json({"since": stats.since, **stats.total, "error": BIN_ERROR, **tables, "unseen": stats.unseen}))
         return 0
     total = stats.total
     rate = f", {total['per_minute']:,} a minute" if total["ended"] else ""
@@ -57,55 +62,79 @@ def read_stats(session: Session, since_text: str) -> Stats:
     with session.connection.transaction():
         session.run("one_moment")
         start = instant(session, "--since", since_text, sign=-1) or datetime.max
-        minutes = (session.value("now") - start) / timedelta(minutes=1)
-        ended = [_rates(row, minutes) for row in session.records("ended_stats", since=start)]
+        counts = session.records("ended_stats", since=start)
+        since = min([start, *(row["first"] for row in counts)])
+        minutes = (session.value("now") - since) / timedelta(minutes=1)
         sees_log = session.access["log"] != NOTHING
-        agents = sorted(_of(ended, OF_AGENT), key=lambda row: row["ran_p95"] or 0.0, reverse=True)
+        agents = sorted(_ended(counts, minutes, "type", "host"), key=lambda row: row["ran_p95"] or 0.0, reverse=True)
         tables = {
-            "types": _table("Jobs that ended", _of(ended, OF_TYPE), "host"),
+            "types": _table(f"Jobs that ended (times within {BIN_ERROR:.0%})", _ended(counts, minutes, "type")),
             "backlog": replace(session.table("", "backlog"), title="Jobs that could start"),
-            "agents": _table("Slowest agents", agents[:SLOW_AGENTS], "per_minute"),
+            "agents": _table("Slowest agents", agents[:SLOW_AGENTS], "per_minute", *_names("waited")),
             "failures": session.table("Failures", "failure_stats", since=start, limit=REASONS),
             "errors": session.table("Errors in the log", "error_stats", since=start, most=LOG_LINES, limit=REASONS)
             if sees_log
             else None,
         }
-        (total,) = _of(ended, ALL_JOBS)
-    return Stats(start, {key: total[key] for key in ("ended", "failed", "per_minute")}, tables,
+        total = next(iter(_ended(counts, minutes)), {"ended": 0, "failed": 0, "per_minute": 0.0})
+    return Stats(since, {key: total[key] for key in ("ended", "failed", "per_minute")}, tables,
                  session.restrictions("jobqueue", "log"))  # fmt: skip
 
 
-def _of(rows: Sequence[Mapping[str, Any]], depth: int) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != "depth"} for row in rows if row["depth"] == depth]
+def _ended(counts: Sequence[Mapping[str, Any]], minutes: float, *by: str) -> list[dict[str, Any]]:
+    """Return the figures of all jobs that ended, or of those that are alike `by` this: the most first."""
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in counts:
+        groups[tuple(row[name] for name in by)].append(row)
+    figures = [dict(zip(by, group, strict=True)) | _figures(rows, minutes) for group, rows in groups.items()]
+    return sorted(
+        (row for row in figures if row["ended"]), key=lambda row: (-row["ended"], *(row[name] for name in by))
+    )
 
 
-def _rates(row: Mapping[str, Any], minutes: float) -> dict[str, Any]:
-    """Return a row of ended_stats with its rate, and each quantile under a name of its own."""
-    rates = {"per_minute": round(row["ended"] / minutes, 2) if minutes > 0 else 0.0}
-    times = {
-        f"{what}_{name}": None if row[what] is None else round(row[what][place], 6)
-        for what in ("waited", "ran")
-        for place, name in enumerate(QUANTILES)
+def _figures(rows: Sequence[Mapping[str, Any]], minutes: float) -> dict[str, Any]:
+    """Return how many jobs ended, how many a minute, and how long they waited and ran."""
+    totals = [row for row in rows if row["bin"] is None and row["state"] != STARTED]
+    ended = sum(row["jobs"] for row in totals)
+    return {
+        "ended": ended,
+        "failed": sum(row["jobs"] for row in totals if row["state"] == FAILED),
+        "items": sum(row["items"] for row in totals),
+        "per_minute": round(ended / minutes, 2) if minutes > 0 else 0.0,
+        **_quantiles("waited", [row for row in rows if row["state"] == STARTED]),
+        **_quantiles("ran", [row for row in rows if row["state"] in TIMED]),
     }
-    return {key: value for key, value in row.items() if key not in ("waited", "ran")} | rates | times
 
 
-def _table(title: str, rows: Sequence[Mapping[str, Any]], left_out: str) -> Table:
-    columns = [key for key in (rows[0] if rows else {}) if key != left_out]
+def _quantiles(what: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    bins = Counter[int]()
+    for row in rows:
+        if row["bin"] is not None:
+            bins[row["bin"]] += row["jobs"]
+    parts = QUANTILES.values()
+    return dict(zip(_names(what), [round(quantile(bins, p), 6) if bins else None for p in parts], strict=True))
+
+
+def _names(what: str) -> list[str]:
+    return [f"{what}_{name}" for name in QUANTILES]
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]], *left_out: str) -> Table:
+    columns = [key for key in (rows[0] if rows else {}) if key not in left_out]
     return Table(title, tuple(columns), [tuple(row[key] for key in columns) for row in rows])
 
 
 def in_words(table: Table) -> Table:
     """Return the table as people read it: the three times of a kind in one column, in units that fit."""
-    if "waited_p50" not in table.columns:
+    if "ran_p50" not in table.columns:
         return table
-    plain = [name for name in table.columns if not name.endswith(QUANTILES)]
-    columns = (*plain, "waited p50/p95/p99", "ran p50/p95/p99")
+    plain = [name for name in table.columns if not name.endswith(tuple(QUANTILES))]
+    kinds = [what for what in ("waited", "ran") if _names(what)[0] in table.columns]
+    columns = (*plain, *(f"{what} {'/'.join(QUANTILES)}" for what in kinds))
     rows = [
-        (*(row[name] for name in plain), *(" / ".join(brief(row[f"{what}_{q}"]) for q in QUANTILES)
-                                           for what in ("waited", "ran")))
+        (*(row[name] for name in plain), *(" / ".join(brief(row[name]) for name in _names(what)) for what in kinds))
         for row in table.records()
-    ]  # fmt: skip
+    ]
     return Table(table.title, columns, rows, ("items",))
 
 

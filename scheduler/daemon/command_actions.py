@@ -42,8 +42,9 @@ from scheduler.model.states import CANCELLED, HELD, IN_HAND, RUNNING, SKIPPED, T
 from scheduler.model.verbs import SEE_RESULT, Command, CommandError, filter_of
 
 PIECE: Final = 1000  # rows that one statement of a flush looks at, which takes tens of milliseconds
+SMALL_PIECE: Final = 100  # after a piece of which the database keeps rows, which takes milliseconds for each of them
 PAUSE_S: Final = 0.05  # between two of them
-STAGES: Final = ("jobs", "groups", "log")  # as drover.prune has them
+STAGES: Final = {"jobs": "jobs", "groups": "job groups", "log": "log lines about no job"}  # as drover.prune_piece has
 REMOVED: Final = {"done", "failed", "cancelled", "ignored", "skipped", "command", "log"}  # likewise
 
 
@@ -363,14 +364,21 @@ class FlushPass:
 
     def __init__(self, days: Mapping[str, int], *, command: int | None) -> None:
         self._days, self._command = days, command
-        self._stage: str | None = STAGES[0]
-        self._place = 0
+        self._stage: str | None = "jobs"
+        self._place, self._most = 0, PIECE
         self.removed = dict.fromkeys(STAGES, 0)
+        self._kept = dict.fromkeys(STAGES, 0)  # what the database refuses to remove
+        self._refusals: dict[str, str] = {}  # of the first piece with such rows: which, and why
 
     @property
     def is_over(self) -> bool:
         """Return whether all was looked at."""
         return self._stage is None
+
+    @property
+    def is_refused(self) -> bool:
+        """Return whether the database refuses to remove some rows."""
+        return bool(self._refusals)
 
     @property
     def age(self) -> str:
@@ -380,20 +388,26 @@ class FlushPass:
 
     def remove_piece(self, ask: Ask) -> Steps[bool]:
         """Remove a piece of it; return False if that is for another daemon."""
-        values = {"days": to_json(dict(self._days)), "most": PIECE, "stage": self._stage}
+        values = {"days": to_json(dict(self._days)), "most": self._most, "stage": self._stage}
         rows = yield from ask("flush", command=self._command, place=self._place, **values)
         if not rows:
             return False
-        count, stage, place = rows[0]
-        self.removed[self._stage or ""] += int(count or 0)
+        count, stage, place, kept, numbers, why = rows[0]
+        now = self._stage or ""
+        self.removed[now] += int(count or 0)
+        self._kept[now] += int(kept or 0)
+        self._most = PIECE if why is None else SMALL_PIECE
+        if why is not None:
+            self._refusals.setdefault(now, f"such as {text_of(numbers)}: {text_of(why)}")
         self._stage = None if stage is None else stage.decode()
         self._place = int(place or 0)
         return True
 
     def __str__(self) -> str:
         """Return what it removed, in words."""
-        jobs, groups, lines = self.removed.values()
-        return f"removed {jobs} jobs, {groups} job groups, {lines} log lines about no job"
+        refused = (f"; the database refuses to remove {self._kept[stage]} {STAGES[stage]}, {text}"
+                   for stage, text in self._refusals.items())  # fmt: skip
+        return "removed " + ", ".join(f"{self.removed[stage]} {STAGES[stage]}" for stage in STAGES) + "".join(refused)
 
 
 # ---- the daemon

@@ -41,6 +41,7 @@ SLOW_S: Final = 1.0  # a statement that took longer is worth a warning
 OWN_AGE_S: Final = 10.0  # a row of ours that is this old and not in memory was lost on its way
 MOST_NAMED: Final = 100  # queues that do not exist
 COUNT_GAP_S: Final = 5.0  # between two statements for drover metrics, while there is something to count
+FOLDED: Final = 10_000  # rows of what was counted that are folded at once
 ADDED_UP: Final = 50_000  # changes of jobs at a time
 RECOUNTED: Final = 4  # zones of jobs at a time, if the counts may be wrong
 DAY_S: Final = 86_400.0  # from one pass over what is long over to the next
@@ -53,7 +54,7 @@ class PeriodicTasks:
         self, loop: Loop, timers: Scheduler, core: Core, lease: Lease, ask: Ask, connections: Connections,
         daemon: DaemonControl, detached: DetachedJobs,
     ) -> None:  # fmt: skip
-        self._uncounted: Counted = {}  # for drover metrics, not in drover.counter yet
+        self._uncounted: Counted = {}  # for drover metrics and stats, not in the database yet
         self._loop, self._timers, self._core, self._lease = loop, timers, core, lease
         self._ask, self._connections, self.detached = ask, connections, detached
         self._slowest: dict[str, float] = {}  # seconds of statements that a warning was about
@@ -85,6 +86,7 @@ class PeriodicTasks:
             "hosts": self._show_hosts,
             "rates": self._show_starts,
             "count": self._count,
+            "fold": self._fold,
             "all": self._show_all,
         }
         self._due = dict.fromkeys(self._tasks, NEVER)
@@ -231,7 +233,7 @@ class PeriodicTasks:
         self.bring_forward("detached")
         self._core.handle(Woken(), self._loop.now)
         self.bring_forward("tables")
-        for task in ("due", "deliveries", "tidy"):
+        for task in ("due", "deliveries", "tidy", "fold"):
             self.bring_forward(task)
         yield from self._ask("remove_dead", age=2 * self._timers.lease)
         self.read_commands_in(0.0)
@@ -280,7 +282,8 @@ class PeriodicTasks:
             raise
         self._due["flush"] = self._loop.now + PAUSE_S
         if self._flush.is_over:
-            log_line("info", f"{self._flush.age}: {self._flush}")
+            level = "warning" if self._flush.is_refused else "info"
+            log_line(level, f"{self._flush.age}: {self._flush}")
             self._flush = None
             self._due["flush"] = self._loop.now + DAY_S
 
@@ -340,6 +343,12 @@ class PeriodicTasks:
         added_up, zones_left = (yield from self._ask("add_up_changes", most=ADDED_UP, zones=RECOUNTED))[0]
         if added_up == str(ADDED_UP).encode() or zones_left != b"0":
             self._due_in("count", STATUS_GAP_S)
+
+    def _fold(self) -> Steps[None]:
+        """Fold what was counted in minutes, hours and days that are over."""
+        ((folded,),) = yield from self._ask("fold_tally", most=FOLDED)
+        if int(folded or 0) >= FOLDED:
+            self._due_in("fold", DUE_GAP_S)
 
     def save_counts(self) -> Steps[None]:
         """Write down what is in memory only, since another program takes over."""

@@ -17,6 +17,12 @@ from scheduler.errors import ConfigError, DatabaseAbsentError
 
 END_LIMIT_S: Final = 2.0  # for the server to end a session
 LOOK_S: Final = 0.02
+# A function or type that somebody made in another schema must not be taken for that of the server. Behind a pooler
+# other clients would get the session as it is left: there the path of the role and the database stays.
+SAFE_PATH: Final = """
+select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)
+ where pg_catalog.pg_backend_pid() operator(pg_catalog.=) %s::pg_catalog.int4
+"""
 TOO_MANY: Final = "too many connections for"  # this role, or this database
 
 
@@ -38,6 +44,11 @@ def connected(conninfo: str) -> Iterator[psycopg.Connection]:
         sleep(LOOK_S)
     with ended(connection):
         yield connection
+
+
+def set_safe_path(connection: psycopg.Connection) -> None:
+    """Let names without a schema mean what the server has, in sessions that run our statements alone."""
+    connection.execute(SAFE_PATH, (connection.info.backend_pid,))
 
 
 @contextmanager

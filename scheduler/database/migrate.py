@@ -19,7 +19,7 @@ from time import sleep
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from scheduler.database.connect import connected, translated
+from scheduler.database.connect import connected, set_safe_path, translated
 from scheduler.database.schema_locks import LEASES, PATIENCE_S, holder, lock_all, lock_migrations, set_patience
 from scheduler.drivers.statements import STANDARD, lacks_files, setting
 from scheduler.errors import BugError, ConfigError, SchemaOutdatedError, WorldError
@@ -67,6 +67,7 @@ select array(select relname from found where relkind in ('r', 'p', 'v', 'm', 'f'
 """
 SELECT_NEEDED = "select number, name, checksum, true from drover.migration order by number"
 SEES_LATER = "select has_table_privilege(to_regclass('drover.later_migration'), 'select')"  # null: it is not there
+IS_HIDDEN = "select row_security_active(to_regclass('drover.migration'))"  # the site has switched that on
 # In one statement, since `init` may move rows from one table to the other meanwhile.
 SELECT_APPLIED = """
 select number, name, checksum, true from drover.migration
@@ -330,6 +331,9 @@ def _missing(files: list[Migration], connection: psycopg.Connection) -> list[Mig
     Later ones may be applied too, if this version can do without. SchemaOutdatedError if the roles have no rights yet.
     """
     sees_later = connection.execute(SEES_LATER).fetchone()
+    if connection.execute(IS_HIDDEN).fetchone() == (True,):
+        problem = "the site has switched row security on, which hides the rows of drover.migration"
+        raise ConfigError(f"{problem}: alter table drover.migration disable row level security")
     if sees_later == (False,):
         raise SchemaOutdatedError("schema out of date: the roles have no rights on it: run drover init --roles")
     rows = connection.execute(SELECT_APPLIED if sees_later == (True,) else SELECT_NEEDED).fetchall()
@@ -391,6 +395,7 @@ def _opened(conninfo: str) -> Iterator[psycopg.Connection]:
         if connection.info.server_version < OLDEST * 10_000:
             version = connection.info.parameter_status("server_version")
             raise WorldError(f"PostgreSQL {OLDEST} or newer is needed, and this is {version}: upgrade it")
+        set_safe_path(connection)
         connection.execute(setting(STANDARD))
         yield connection
 

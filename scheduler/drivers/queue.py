@@ -4,6 +4,7 @@ Knows which query carries out a request, its parameters, and how to read its row
 means for the rows of a request, is decided in policy/outbox.py; the SQL is in schema/queries.sql.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from scheduler.drivers.statement_runner import RefusedStatements, cause_of
 from scheduler.drivers.statements import OURS, Answer, Done, Query, Rows, Table, encode, setting, to_json
 from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
-from scheduler.model.counters import WAITED, Counted, Times
+from scheduler.model.counters import BIN_BOUNDS, STARTED, WAITED, Counted, Times, add
 from scheduler.model.queue_requests import CLAIM_COLUMNS, SUSPECT_AFTER, ClaimPosition, ClaimRequest, read_claim
 
 END_AND_CLAIM: Final = "end_and_claim"
@@ -76,12 +77,15 @@ class QueueConnection:
         self._refused = refused
         self._pause = FIRST_PAUSE_S
         self._waited: dict[str, Times] = {}  # from jq_queued to the first claim, by type
+        self._started: Counted = {}  # by type, and bin of that time
         self._uncounted: list[tuple[r.EndAndClaim, Column, Column, Column]] = []  # answers: to count can wait
 
     def take_counted(self) -> Counted:
-        """Return how long the jobs waited that were claimed since the last call, for drover metrics."""
+        """Return how long the jobs waited that were claimed since the last call, for drover metrics and stats."""
         self._count_all()
-        return {key: value for type, waited in self._waited.items() for key, value in waited.take(WAITED, type)}
+        started, self._started = self._started, {}
+        waits = {key: value for type, waited in self._waited.items() for key, value in waited.take(WAITED, type)}
+        return waits | started
 
     def send(self, request: r.Request) -> None:
         """Carry out a request; its event is reported later."""
@@ -170,9 +174,11 @@ class QueueConnection:
         for (attempt, number, cell), count in Counter(zip(attempts, numbers, queued, strict=True)).items():
             if number is None or attempt != b"1":
                 continue
-            waited = self._waited.setdefault(request.wanted[int(number) - 1].type, Times())
+            type = request.wanted[int(number) - 1].type
+            waited = self._waited.setdefault(type, Times())
             seconds = max(now - _instant(cell), 0.0)
             waited.add(seconds, count)
+            add(self._started, (STARTED, type, "", str(bisect_left(BIN_BOUNDS, seconds))), count)
 
 
 def _instant(cell: bytes | None) -> float:

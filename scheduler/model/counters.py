@@ -1,6 +1,6 @@
-"""The counters of a daemon for `drover metrics`: how much was added to each since it was last saved.
+"""The counters of a daemon for `drover metrics` and `drover stats`: how much was added to each since it was last saved.
 
-Query `count` adds it to drover.counter, whose sums outlive the daemon.
+Query `count` adds it to drover.counter, whose sums outlive the daemon, and to drover.tally, which has them by time.
 """
 
 from bisect import bisect_left
@@ -14,17 +14,26 @@ BOUNDS: Final[tuple[float, ...]] = (
 BUCKETS: Final = (*[f"{bound:g}" for bound in BOUNDS], "+Inf")
 # Counters by name, with the name of each label; those of times have a bucket, and a sum named with _seconds.
 ENDED, WAITED, RAN = "ended", "waited", "ran"
+STARTED, ENDED_PLAINLY = "started", "ended_plainly"  # by bin: for the tally
 SPAWNED, DIED, WORKED, SENT, RECEIVED = "spawned", "died", "worked", "sent", "received"
 LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     ENDED: ("type", "state", "code"),
     WAITED: ("type", "le"),
     RAN: ("type", "le"),
+    STARTED: ("type", "host", "bin"),
+    ENDED_PLAINLY: ("type", "host", "bin"),
     SPAWNED: ("type", "host"),
     DIED: ("type", "host", "how"),
     WORKED: ("type",),
     SENT: ("type",),
     RECEIVED: ("type",),
 }
+
+# Upper bounds of the bins of times in drover.tally, in seconds, each 9 % above the one before. A last bin has all that
+# is longer. Function drover.time_bin has the same.
+BIN_BOUNDS: Final[tuple[float, ...]] = tuple(0.0001 * 2.0 ** (n / 8) for n in range(281))
+TO_MIDDLE: Final = 2.0 ** (-1 / 16)  # times the upper bound: the middle of a bin
+BIN_ERROR: Final = 0.05  # how far a time may be from the middle of its bin, as a part of itself
 
 Counted = dict[tuple[str, ...], float]  # (name, *labels) -> how much
 
@@ -54,6 +63,17 @@ class Times:
         if self.total:
             yield (f"{name}_seconds", label), self.total
         self.clear()
+
+
+def quantile(bins: Mapping[int, int], part: float) -> float:
+    """Return the seconds that this part of the jobs in bins did not exceed, within BIN_ERROR."""
+    rank = part * (sum(bins.values()) - 1)
+    number = seen = 0
+    for number in sorted(bins):
+        seen += bins[number]
+        if seen > rank:
+            break
+    return BIN_BOUNDS[min(number, len(BIN_BOUNDS) - 1)] * TO_MIDDLE
 
 
 def add(counted: Counted, key: tuple[str, ...], value: float) -> None:

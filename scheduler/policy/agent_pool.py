@@ -1,6 +1,6 @@
 """A pool: all slots of one agent type, and what waits for them. State, no decisions."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -17,7 +17,7 @@ from scheduler.policy.run_queue import RunQueue, RunQueues, Waiting
 WAIT: Final = "wait"  # what jobs do that cannot start, if their type says nothing else
 DISABLED: Final = "agent type disabled"
 _PLAIN_FIELDS: Final = (  # of a snapshot, as they are
-    "failed_starts", "blocked_since", "blocked_until", "reason", "rests_until", "plain_ends", "worked_s",
+    "failed_starts", "blocked_since", "blocked_until", "reason", "rests_until", "worked_s",
 )  # fmt: skip
 
 
@@ -77,7 +77,8 @@ class Pool(Generic[JobT]):
         self.starving_since = NEVER  # since when its work finds no room
         self.finished = 0  # items since the rate was last taken
         self.rate = 0.0  # items a second
-        self.plain_ends = 0  # jobs that were done and had nothing more to say, since they were last counted
+        # Jobs that were done and had nothing more to say, since they were last counted: by host, and bin of time.
+        self.plain_ends: dict[tuple[str, int], int] = defaultdict(int)
         self.ran = Times()  # from claim to end, of all jobs that have ended
         self.worked_s = 0.0  # of agents
         self.row_bytes = 0.0  # of the parameter of a row that was claimed, on the average
@@ -107,11 +108,14 @@ class Pool(Generic[JobT]):
         """Return what another program needs to go on with it, but for its slots and its jobs."""
         canary = self.canary
         trial = None if canary is None else canary.snapshot() | {"slot": canary.slot and canary.slot.number}
-        return fields_of(self, _PLAIN_FIELDS) | {"canary": trial}
+        ends = [[host, bin, jobs] for (host, bin), jobs in self.plain_ends.items()]
+        return fields_of(self, _PLAIN_FIELDS) | {"canary": trial, "ended_plainly": ends}
 
     def restore(self, snapshot: Snapshot) -> None:
         """Continue as the pool of a snapshot; the slot of a trial is set later."""
         set_fields(self, _PLAIN_FIELDS, snapshot)
+        for host, bin, jobs in snapshot.get("ended_plainly", ()):
+            self.plain_ends[host, bin] = jobs
         trial = snapshot.get("canary")
         if trial is not None and self.kind.canary:
             self.canary = Canary.restored(self.kind.canary, trial)
@@ -167,7 +171,7 @@ class Pool(Generic[JobT]):
 
     def forget_counted(self) -> None:
         """Begin to count anew: what was counted is on its way to drover.counter."""
-        self.plain_ends, self.worked_s = 0, 0.0
+        self.plain_ends, self.worked_s = defaultdict(int), 0.0
 
     def look_again(self, now: float, interval: float) -> bool:
         """Return whether its agents are to be looked at, since the last look was so long ago."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from scheduler.model.config import AgentType, Scheduler
-from scheduler.model.counters import BOUNDS
+from scheduler.model.counters import BIN_BOUNDS, BOUNDS
 from scheduler.model.events_and_effects import JobEnded, LetGo, Signal
 from scheduler.model.protocol import Item, printable
 from scheduler.model.queue_requests import End, ItemFailure, SaveRow
@@ -227,7 +227,7 @@ def conclude(state: State, job: Job, now: float) -> None:
     if not isinstance(row, SaveRow):
         state.outbox.end(row)
         ended, text = DONE, ALL_DONE
-        pool.plain_ends += 1
+        pool.plain_ends[row.host, bisect_left(BIN_BOUNDS, now - job.since)] += 1
     else:
         ended, text = row.state, row.text or ""
         if row.outcome in ("failed", "retry", "blocked") and not text.startswith(BLOCKED_BY):

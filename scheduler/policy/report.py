@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from scheduler.model.counters import ENDED, RAN, WORKED, Counted
+from scheduler.model.counters import ENDED, ENDED_PLAINLY, RAN, WORKED, Counted
 from scheduler.model.protocol import printable
 from scheduler.model.states import (
     DIE,
@@ -125,11 +125,13 @@ class Report:
             yield from _busy_programs(pool)
 
     def take_counted(self) -> Counted:
-        """Return what was counted for drover metrics since the last call."""
+        """Return what was counted for drover metrics and stats since the last call."""
         counted = self._state.take_counted()
         for pool in self._state.pools.values():
             if pool.plain_ends:
-                counted[ENDED, pool.name, DONE, "normal"] = pool.plain_ends
+                counted[ENDED, pool.name, DONE, "normal"] = sum(pool.plain_ends.values())
+            for (host, bin), jobs in pool.plain_ends.items():
+                counted[ENDED_PLAINLY, pool.name, host, str(bin)] = jobs
             if pool.worked_s:
                 counted[WORKED, pool.name] = pool.worked_s
             counted.update(pool.ran.take(RAN, pool.name))

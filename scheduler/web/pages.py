@@ -1,5 +1,6 @@
 """What the pages show: each function reads by a session and returns a template and its values."""
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -10,8 +11,10 @@ from starlette.requests import Request
 from scheduler.cli.database_session import NOTHING, Session
 from scheduler.cli.health import group_warnings, headline, level_of, read_group, sentence
 from scheduler.cli.show import describe
+from scheduler.cli.stats import STARTED
 from scheduler.cli.status import jobs_in_states
-from scheduler.model.states import IN_HAND, JOB_STATES, TERMINAL
+from scheduler.model.counters import quantile
+from scheduler.model.states import DONE, IN_HAND, JOB_STATES, TERMINAL
 from scheduler.model.verbs import LARGEST_PK
 from scheduler.web import job_filter
 from scheduler.web.dependency_graph import draw
@@ -19,12 +22,12 @@ from scheduler.web.dependency_graph import draw
 ROWS: Final = 50
 LOG_ROWS: Final = 200
 LEAST_MINUTES: Final = 5  # of plots, beside the last one: the axis of a single minute would show days
-NEWEST: Final = 20_000  # jobs that the plots are made of
 PLOT_AGE_S: Final = 5.0
 COUNT_AGE_S: Final = 0.5
 OUTPUT_BYTES: Final = 65_536
 DEEP: Final = 12  # steps to relatives in the picture of dependencies
 MOST_RELATIVES: Final = 40  # above the job, and below it
+PLOTTED: Final = (0.5, 0.95)  # of times
 STREAMS: Final = ("out", "err")
 
 
@@ -55,7 +58,7 @@ def overview(request: Request, session: Session) -> Page:
             "restrictions": session.restrictions("jobqueue", "scheduler_status"),
             "states": jobs_in_states(counts),
             "types": types_of(counts),
-            "history": cached("history", PLOT_AGE_S, lambda: plots(session.records("history", most=NEWEST))),
+            "history": cached("history", PLOT_AGE_S, lambda: plots(minutes_of(session.records("history")))),
             "backlog": {row["queue"]: row for row in session.records("backlog")},
             "zone_offset_s": int(zone_offset().total_seconds()),
             "queues": session.records("list_queue"),
@@ -96,6 +99,22 @@ def plots(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "waited": [times, column("waited", 0), column("waited", 1)],
         "ran": [times, column("ran", 0), column("ran", 1)],
     }
+
+
+def minutes_of(counts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return for each minute how many jobs ended well and otherwise, and half and 95 % of their times."""
+    minutes: dict[datetime, dict[str, Counter[Any]]] = {}
+    for row in counts:
+        minute = minutes.setdefault(row["minute"], {"jobs": Counter(), "waited": Counter(), "ran": Counter()})
+        if row["bin"] is not None:
+            minute["waited" if row["state"] == STARTED else "ran"][row["bin"]] += row["jobs"]
+        elif row["state"] != STARTED:
+            minute["jobs"]["done" if row["state"] == DONE else "failed"] += row["jobs"]
+    return [
+        {"minute": minute, **of["jobs"]}
+        | {what: [quantile(of[what], part) for part in PLOTTED] for what in ("waited", "ran") if of[what]}
+        for minute, of in minutes.items()
+    ]
 
 
 def jobs(request: Request, session: Session) -> Page:
