@@ -226,14 +226,37 @@ select {{listed}}
 select {{listed}}
  where jq_pk = any (:jobs::bigint[]) order by jq_pk
 
--- name: choose_jobs
--- Return the jobs that a command is about, or those among `jobs`, with their states.
-select jq_pk, jq_state::text
-  from drover.jobqueue j
- where jq_state = any (:states::drover.job_state[]) and {{chosen}} and (:with_commands or jq_type <> 'command')
+-- fragment: meant
+-- Keep the jobs that a command is about, in one of these states, or those among `jobs`.
+jq_state = any (:states::drover.job_state[]) and {{chosen}} and (:hosts::text[] is null or jq_host = any (:hosts))
+   and (:with_commands or jq_type <> 'command') and (:with_manual or jq_mode = 'background')
    and (:jobs::bigint[] is null or jq_pk = any (:jobs))
    and (:before::timestamptz is null or jq_endtime < :before)
- order by jq_pk
+
+-- name: choose_jobs
+-- Return these jobs, with their states.
+select jq_pk, jq_state::text from drover.jobqueue j where {{meant}} order by jq_pk
+
+-- name: count_chosen
+-- Return how many they are, by state.
+select jq_state::text, count(*) from drover.jobqueue j where {{meant}} group by 1
+
+-- name: count_by_kind
+-- The same for what the counts of jobs know, without a look at each job; only those in hand are looked at.
+select state, sum(jobs)::bigint
+  from (select case when state in ('early', 'unmet') then 'queued' else state end as state, jobs
+          from drover.job_counts
+         where type <> 'command' and (:types::text[] is null or type = any (:types))
+           and (:queues::text[] is null or queue = any (:queues)) and (:hosts::text[] is null or host = any (:hosts))
+           and (:submitters::text[] is null or submitter = any (:submitters))
+         union all
+        select s.state, s.jobs
+          from (select jq_state::text as state from drover.jobqueue j
+                 where jq_pk = any (array(select unnest(hand_jobs) from drover.in_hand))
+                   and jq_state in ('claimed', 'running') and jq_type <> 'command' and {{chosen}}
+                   and (:hosts is null or jq_host = any (:hosts))) hand
+         cross join lateral (values (hand.state, 1), ('queued', -1)) as s(state, jobs)) c
+ where state = any (:states::text[]) group by state having sum(jobs) > 0
 
 -- name: flush_jobs
 -- Remove jobs; return how many, which the database refuses to remove, and why the first of these.
@@ -451,7 +474,17 @@ select job, drover.job_resubmit(job) from unnest(:jobs::bigint[]) with ordinalit
 -- Commands, and what they change
 
 -- name: insert_commands
-select drover.command(words) from unnest(:commands::text[]) with ordinality as u(words, n) order by n
+-- Insert commands, about the jobs that a filter finds, if there is one; no scheduler takes them later than `within` the
+-- next seconds.
+select drover.command(words, :filter::jsonb, make_interval(secs => :within::float8))
+  from unnest(:commands::text[]) with ordinality as u(words, n) order by n
+
+-- name: command_waits
+-- Return what commands that have not ended wait for.
+select * from drover.command_waits(:commands::bigint[], :about_jobs::text[], :about_hosts::text[], :about_types::text[])
+
+-- name: withdraw_commands
+select drover.withdraw_commands(:commands::bigint[], :said::text)
 
 -- name: is_any_scheduler_active
 select exists (select from drover.scheduler_group where group_owner is not null and group_lease_until > now())

@@ -932,6 +932,24 @@ select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, coalesce(r.state, t.jq_st
  order by w.claim_host, w.claim_rank, w.claim_queued, w.claim_first limit 100) f
 order by case when f.of_operator then '' else f.rank end, f.jq_pk
 
+-- name: begin_command
+-- Note in a command that we have taken it: from then on nobody withdraws it. Return whether it came too late, since it
+-- has not taken effect by its latest start, and for how many seconds it may be tried. No row: another session has it
+-- locked, or it has ended.
+with free as materialized (
+  select jq_pk, extract(epoch from jq_not_after - jq_queued) as seconds,
+         coalesce(jq_not_after < now() and jq_endtext is null, false)
+           and not exists (select from drover.command_ack where ack_jq_fk = jq_pk) as is_late
+    from drover.jobqueue
+   where jq_pk = :command::bigint and jq_state = 'queued' for no key update skip locked),
+begun as (
+  update drover.jobqueue j
+     set jq_attempt_start = now(),
+         jq_schedinfo = (select scheduler_host || '.' || scheduler_pid from drover.scheduler
+                          where scheduler_uuid = :owner::uuid)
+    from free where j.jq_pk between free.jq_pk and free.jq_pk and not free.is_late)
+select is_late, seconds from free
+
 -- name: end_command
 -- End a command. Return its row, and whether it has children. No row: another session has it locked, or it is gone.
 with ended as (
@@ -1118,6 +1136,27 @@ with changed as (
    where j.jq_pk between free.jq_pk and free.jq_pk
   returning j.jq_pk)
 select jq_pk from changed
+
+-- name: change_jobs
+-- Carry out a batch of a command about many jobs; see drover.change_jobs. Return whether it was the last, whether it
+-- did something, how many jobs were changed and refused so far, some of the reasons, the changed jobs that ended and
+-- have children, those that we have in hand and are to end, and what is wrong with the command. No row: the command has
+-- ended, another session has it locked, or the group is not ours any more.
+select f.is_over, f.has_moved, f.done, f.refused, f.reasons, array_to_string(f.parents, ','),
+       array_to_string(f.ours, ','), f.said
+  from (select where {{holds_lease}}) is_ours,
+       lateral drover.change_jobs(:command::bigint, :owner::uuid, :most::integer) f
+
+-- name: move_job
+-- Put a job that waits into another queue. Return whether there is that queue, and the job if it was moved. No row: as
+-- for hold_job.
+with target as materialized (select queue_name from drover.queue where queue_name = :queue::text and queue_present),
+free as materialized (
+  select jq_pk from drover.jobqueue j
+   where jq_pk = :job::bigint and {{is_free}} and jq_state in ('held', 'queued', 'blocked') and {{holds_lease}}
+     for no key update skip locked)
+select exists (select from target), (select drover.put_in_queue(jq_pk, queue_name) from free, target)
+ where exists (select from free) or not exists (select from target)
 
 -- name: unblock
 -- Make a job, or all jobs that are blocked on a condition, claimable now. Return how many they are, and how many of

@@ -141,7 +141,9 @@ grant insert (job_name, job_priority, job_queued, job_tenant, job_data, job_hidd
 grant insert (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)
   on drover.jobdepends to drover_frontend, drover_frontend_sql, drover_tenant;
 -- drover.command allows it commands about its own jobs only.
-grant execute on function drover.command(text) to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
+grant execute on function drover.command(text), drover.command(text, jsonb, interval),
+  drover.withdraw_commands(bigint[], text), drover.command_waits(bigint[], text[], text[], text[])
+  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
 -- Which type a job goes to that asks for attributes: a front-end may ask before it inserts it.
 grant execute on function drover.agent_type_for(text, text), drover.find_agent_type(text, text, text, name)
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_scheduler;
@@ -272,6 +274,9 @@ grant execute on function drover.add_up_changes(integer), drover.recount_next(in
 -- Removes jobs that ended long ago; drover_scheduler may remove none by itself.
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint),
   drover.prune(jsonb, integer, text, bigint), drover.prune_piece(jsonb, integer, text, bigint) to drover_scheduler;
+-- Carries out a batch of a command about many jobs.
+grant execute on function drover.change_jobs(bigint, uuid, integer), drover.put_in_queue(bigint, text)
+  to drover_scheduler;
 -- Records events, queues their deliveries, and removes them when nobody needs them.
 grant execute on function
   drover.has_subscriptions(), drover.record(bigint[], text[]), drover.record_ends(text),

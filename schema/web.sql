@@ -49,10 +49,6 @@ select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, 
 -- Return how many jobs a filter finds in each state.
 select jq_state::text as state, count(*) as jobs from drover.our_jobs j where {{found}} group by 1
 
--- name: numbers_of_jobs
--- Return the jobs that a filter finds, the oldest first.
-select jq_pk from drover.our_jobs j where {{found}} order by jq_pk limit :limit::bigint
-
 -- name: family
 -- Return a job with those that it depends on and those that depend on it, directly or not, as far as `deep` and `most`
 -- allow: what each is, and which of the others it depends on. All are looked up by number, one by one (`offset 0`).

@@ -14,6 +14,8 @@ from typing import Any, Final
 from scheduler.model.verbs import LARGEST_PK
 
 FILTERS: Final = ("types", "queues", "submitters", "groups", "since")  # attributes of options that choose jobs
+PATIENCE_S: Final = 60.0  # until a command that no scheduler has taken is withdrawn
+BULK_FILTERS: Final = ("states", "hosts")  # more of them, of commands to the scheduler
 JOB_NAME: Final = re.compile(r"[^.\s]+\.[^.\s]+")  # type.nonce
 Declaration = Callable[[Any], object]  # gets the parser
 
@@ -102,4 +104,4 @@ def verb_arguments(usage: str) -> Iterator[tuple[str, Declaration]]:
 
 def filters_are_given(options: Namespace) -> bool:
     """Return whether options choose jobs."""
-    return any(getattr(options, name) for name in FILTERS)
+    return any(getattr(options, name, None) for name in (*FILTERS, *BULK_FILTERS))

@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from scheduler.cli.arguments import (
     COUNT,
+    PATIENCE_S,
     POSITIVE,
     Declaration,
     argument,
@@ -57,12 +58,18 @@ LISTEN_ON: Final = argument(
     "--host HOST", "listen on this address; default 127.0.0.1, this machine alone", default="127.0.0.1"
 )
 WATCH: Final = argument("--watch", "repeat when something has changed, until Ctrl-C")
+FOR: Final = argument(
+    "--for SECONDS", f"withdraw it if no scheduler takes it for so long; default {PATIENCE_S:g}, inf: never",
+    dest="patience", type=seconds, default=PATIENCE_S,
+)  # fmt: skip
 ANSWER: Final = (
     argument("--json", "print the answer as JSON"),
     argument("--wait SECONDS", "wait at most so long for the answer; default: no limit", type=seconds, default=inf),
+    FOR,
 )
 UNTIL_IDLE: Final = (
     argument("--json", "print the answer as JSON"),
+    FOR,
     argument("--wait SECONDS", "wait until nothing is in hand any more; --wait=9: at most 9 s", type=seconds),
 )
 JOB_OPTIONS: Final = (  # of a new job, for submit and schedule
@@ -91,6 +98,11 @@ MANY: Final = (  # of a command that takes filters in place of jobs
     argument("--yes", "do not ask whether the number of jobs is meant"),
     argument("--dry-run", "print which jobs these are, and do nothing"),
 )
+BULK: Final = (
+    *MANY,
+    argument("--state STATE", "jobs in this state only; may be repeated", dest="states", **STATES),
+    argument("--host HOST", "jobs of this host only; may be repeated", dest="hosts", action="append"),
+)
 EVENT_KINDS: Final = ("all", "status", "error", "subscription", "share", "user", "alternate", "dead", "alert")
 LANGUAGES: Final = ("python", "bash", "c", "node", "perl")  # of skeletons of agents
 PATIENCE: Final = argument(
@@ -98,16 +110,16 @@ PATIENCE: Final = argument(
 )
 SUBSCRIPTIONS: Final = {"type": number(1, 2**63 - 1)}
 SCHEDULE_ACTIONS: Final = ("list", "add", "run", "enable", "disable", "remove", "next")
-BY_FILTER: Final = ("retry", "cancel", "flush")
+BY_FILTER: Final = tuple(verb.cli for verb in VERBS.values() if verb.in_bulk)
 
 
 def _verb_command(verb: Verb) -> Command:
     if verb.cli == "pause":
         queues = [declare for _, declare in verb_arguments(verb.usage)]
         return Command("admin.pause", verb.help, (*queues, *UNTIL_IDLE))
-    if verb.cli in BY_FILTER:
+    if verb.in_bulk or verb.cli == "flush":
         jobs = [job("jobs", "*") if name == "jobs" else declare for name, declare in verb_arguments(verb.usage)]
-        return Command("admin.send_to_chosen", verb.help, (*jobs, *MANY, *ANSWER))
+        return Command("bulk.send_to_chosen", verb.help, (*jobs, *(BULK if verb.in_bulk else MANY), *ANSWER))
     arguments = [declare for _, declare in verb_arguments(verb.usage)]
     return Command("admin.send_commands", verb.help, (*arguments, *ANSWER))
 
@@ -364,8 +376,9 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "hold": ("drover hold 17 18",),
     "ice": ("drover ice 17",),
     "retry": ("drover retry 17", "drover retry --type sha256 --since 1h --dry-run"),
-    "priority": ("drover priority 17 a",),
-    "cancel": ("drover cancel 17 --reason 'wrong directory'", "drover cancel --queue mail --by web --dry-run"),
+    "priority": ("drover priority 17 a", "drover priority --by web --state queued b"),
+    "move": ("drover move 17 night", "drover move --queue mail --since 1h night"),
+    "cancel": ("drover cancel 17 --reason 'wrong directory'", "drover cancel --type scan --state queued --yes"),
     "kill": ("drover kill 17",),
     "signal": ("drover signal 17 18 USR1", "drover signal 17=TERM 18=INT"),
     "unblock": ("drover unblock 17", "drover unblock licence"),

@@ -1,6 +1,6 @@
 """`drover ls`, `hide` and `unhide`: list jobs, and leave some out of the list; which jobs options choose.
 
-The filters --type, --queue, --by, --group and --since are those of `retry`, `cancel` and `flush` too.
+The filters --type, --queue, --by, --group and --since are those of `cancel`, `retry` and others too; see bulk.py.
 """
 
 from argparse import Namespace
@@ -17,7 +17,9 @@ from scheduler.model.config import Config
 from scheduler.model.schedule_times import TimesError, read_interval, read_time
 from scheduler.model.states import BLOCKED, CLAIMED, FAILED, HELD, JOB_STATES, QUEUED, RUNNING
 
-WORDS: Final = {"types": "of type", "queues": "in queue", "submitters": "by", "groups": "of group"}
+WORDS: Final = {
+    "types": "of type", "queues": "in queue", "hosts": "of host", "submitters": "by", "groups": "of group",
+}  # fmt: skip
 LISTED_STATES: Final = (HELD, QUEUED, CLAIMED, RUNNING, BLOCKED, FAILED)
 COLUMNS: Final = (
     "job", "name", "type", "queue", "state", "priority", "queued", "end", "processed", "total", "host",
@@ -136,6 +138,6 @@ def in_words(options: Namespace) -> str:
     words = [
         f"{word} {' or '.join(map(str, getattr(options, name)))}"
         for name, word in WORDS.items()
-        if getattr(options, name)
+        if getattr(options, name, None)
     ]
     return ", ".join([*words, *([f"since {options.since}"] if options.since else [])])

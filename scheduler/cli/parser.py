@@ -12,7 +12,7 @@ from shlex import quote
 from typing import Final, NoReturn
 
 from scheduler.cli.arguments import filters_are_given
-from scheduler.cli.command_table import COMMANDS, EXAMPLES
+from scheduler.cli.command_table import BY_FILTER, COMMANDS, EXAMPLES
 from scheduler.package_data import version
 
 CHOICE: Final = re.compile(
@@ -42,7 +42,8 @@ MISTAKES: Final[Sequence[tuple[str, Callable[[Namespace, Sequence[str]], bool], 
     ("run", lambda options, words: options.quits and options.read_stdin,
      "--quit-if-served would leave the lines of -I unread"),
     *((name, lambda options, words: bool(options.jobs) == filters_are_given(options),
-       "name jobs, or choose them by --type, --queue, --by, --group or --since") for name in ("retry", "cancel")),
+       "name jobs, or choose them by --type, --queue, --host, --by, --group, --state or --since")
+      for name in BY_FILTER),
     ("submit", lambda options, words: options.result and options.json,
      "--result prints JSON already: leave --json out"),
     ("why", lambda options, words: (options.job is None) != options.all, "name a job, or give --all"),

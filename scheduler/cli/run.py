@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import attrs
 
-from scheduler.cli.admin import send, status_of
 from scheduler.cli.agent_check import refuse_root, test_agents
+from scheduler.cli.answers import send
 from scheduler.cli.config_files import is_embedded_url, load, locate, with_logins
 from scheduler.cli.database_session import (
     connect,
@@ -31,6 +31,7 @@ from scheduler.cli.database_session import (
     update_or_check,
 )  # fmt: skip
 from scheduler.cli.output import as_json, printable, printable_lines, warn
+from scheduler.cli.wait import Progress
 from scheduler.daemon import guardian, log, upgrade
 from scheduler.daemon.cgroup_warden import KILL_EARLY_S
 from scheduler.daemon.exec_handover import Takeover
@@ -236,16 +237,17 @@ def run_by_hand(options: Namespace, config: Config) -> int:
         )
     with connect(config) as session:
         words = " ".join(["run", *map(str, session.job_numbers(options.jobs))])
-        answers = send(session, [words], options.wait)
-    status = status_of(answers, 1, options.wait)
-    for answer in answers:
+        with Progress(1, "answers") as progress:
+            sent = send(session, [words], options.wait, progress, options.patience)
+    status = sent.status(options.wait)
+    for answer in sent.answers:
         result = answer.result or {"jobs": {}, "errors": {"command": answer.text}}
         if options.json:
             print(as_json(result))
         else:
             _print_result(result)
         if result["errors"] or not all(job and job["result"] == "ok" for job in result["jobs"].values()):
-            status = 1
+            status = status or 1
     return status
 
 

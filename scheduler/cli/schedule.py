@@ -52,7 +52,9 @@ def list_or_change(options: Namespace, config: Config) -> int:
             case "remove":
                 return _remove(session, _name_alone(options), json=options.json)
         verb = VERB_OF[f"schedule {options.action}"].name
-        return send_and_print(session, [f"{verb} {_name_alone(options)}"], options.wait, json=options.json)
+        return send_and_print(
+            session, [f"{verb} {_name_alone(options)}"], options.wait, options.patience, json=options.json
+        )
 
 
 def _check_options(options: Namespace) -> None:

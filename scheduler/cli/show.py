@@ -29,7 +29,15 @@ from scheduler.cli.output import (
     printable_lines,
     warn,
 )
-from scheduler.cli.wait import FAILURE, job_ends, wait_for_any, wake_ups, warn_of_inactive_groups
+from scheduler.cli.wait import (
+    FAILURE,
+    Progress,
+    job_ends,
+    wait_for_any,
+    wake_ups,
+    warn_of_inactive_groups,
+    why_waiting,
+)
 from scheduler.model.config import Config
 
 ATTEMPTS, KEEPERS, EDGES, ITEMS, LOG_LINES = 20, 20, 20, 10, 20  # how many of each are shown
@@ -273,13 +281,17 @@ def show_log(options: Namespace, config: Config) -> int:
             return no_such_job(job)
         if options.follow:
             session.listen("drover_event")
+            warn_of_inactive_groups(session, [job] if job else [])
         has_ended = not options.follow
-        while not has_ended:
-            wait_for_any(session, LOG_POLL_S)
-            has_ended = bool(job) and session.rows("job_has_ended", job=job) in ([], [(True,)])
-            last = _print_log(
-                session, options, job, last, None
-            )  # after the question, so that the last rows are printed
+        with Progress(1, "jobs", note=lambda: why_waiting(session, [job] if job else [])) as progress:
+            while not has_ended:
+                wait_for_any(session, LOG_POLL_S)
+                has_ended = bool(job) and session.rows("job_has_ended", job=job) in ([], [(True,)])
+                progress.clear()
+                # After the question, so that the last rows are printed.
+                before, last = last, _print_log(session, options, job, last, None)
+                if job and last == before:
+                    progress.show(0)
     return 0
 
 
@@ -314,11 +326,15 @@ def show_output(options: Namespace, config: Config) -> int:
             return 0
         warn_of_inactive_groups(session, [job])
         last = options.attempt or ANY_ATTEMPT
-        for _ in wake_ups(session, "drover_output", "drover_event", jobs=[job]):
-            is_over = _is_past(session, job, last)  # before printing: what was written last is there then
-            place = _print_output(session, job, stream, place, last)
-            if is_over:
-                break
+        with Progress(1, "jobs", note=lambda: why_waiting(session, [job])) as progress:
+            for _ in wake_ups(session, "drover_output", "drover_event", jobs=[job]):
+                is_over = _is_past(session, job, last)  # before printing: what was written last is there then
+                progress.clear()
+                place = _print_output(session, job, stream, place, last)
+                if is_over:
+                    break
+                if place == (attempt, 0):  # nothing was printed that the line would be drawn over
+                    progress.show(0)
     return 0
 
 
@@ -348,7 +364,8 @@ def show_exit_status(options: Namespace, config: Config) -> int:
         job = session.job_number(options.job)
         if options.wait:
             warn_of_inactive_groups(session, [job])
-            list(job_ends(session, [job], inf))
+            with Progress(1, "jobs", note=lambda: why_waiting(session, [job])) as progress:
+                list(job_ends(session, [job], inf, progress.show))
         rows = session.rows("job_exit", job=job, failure=FAILURE)
     if not rows:
         return no_such_job(job)

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import psycopg
 from rich.text import Text
 
-from scheduler.cli import admin
+from scheduler.cli.answers import send
 from scheduler.cli.database_session import Session, connect
 from scheduler.cli.health import CRITICAL, Row, group_warnings, headline, level_of, read_group, sentence
 from scheduler.cli.output import cell, printable
@@ -229,10 +229,10 @@ class _Top:
     def _command(self, words: str) -> str:
         """Insert a command; return the answer of the scheduler."""
         try:
-            answers = admin.send(self._session, [words], ANSWER_S)
+            sent = send(self._session, [words], ANSWER_S, patience_s=ANSWER_S)
         except (DroverError, psycopg.Error) as error:
             return " ".join(str(error).split())
-        return answers[0].text if answers else f"{words}: no answer yet; it stays in the queue"
+        return sent.answers[0].text if sent.answers else f"{words}: {sent.left}"
 
 
 def _ready(watched: Sequence[int], timeout_s: float) -> list[int]:

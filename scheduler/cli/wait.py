@@ -9,6 +9,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterator
 from math import inf
+from shutil import get_terminal_size
 from time import monotonic
 from typing import Final, NamedTuple, NoReturn, Self
 
@@ -26,6 +27,7 @@ GONE: Final = "gone"  # in place of a state: there is no such job, or no more
 _NUMBER: Final = re.compile(r"\d+")
 
 PROGRESS_EVERY_S: Final = 0.2  # between two drawings, at least
+NOTE_EVERY_S: Final = 4.0  # less than the time between two looks
 PROGRESS_AFTER_S: Final = 0.5  # shorter waits show nothing
 ERASE: Final = "\r\x1b[K"
 
@@ -58,10 +60,12 @@ def print_ends(session: Session, jobs: Collection[int], limit_s: float, *, json:
         session.records("job_outcome", job=0)  # a role that may not see outcomes fails now, not at the end
     warn_of_inactive_groups(session, jobs)
     ends = []
-    with Progress(len(jobs), "jobs") as progress:
+    left = set(jobs)
+    with Progress(len(jobs), "jobs", note=lambda: why_waiting(session, left)) as progress:
         for end in job_ends(session, jobs, limit_s, progress.show):
             progress.clear()
             ends.append(end)
+            left.discard(end.job)
             if end.state == GONE:
                 no_such_job(end.job)
             elif json:
@@ -75,7 +79,7 @@ def print_ends(session: Session, jobs: Collection[int], limit_s: float, *, json:
 def print_results(session: Session, jobs: Collection[int], limit_s: float) -> int:
     """Print the result of each job as JSON, null if it has none; how others than done ended, on stderr."""
     warn_of_inactive_groups(session, jobs)
-    with Progress(len(jobs), "jobs") as progress:
+    with Progress(len(jobs), "jobs", note=lambda: why_waiting(session, jobs)) as progress:
         ends = sorted(job_ends(session, jobs, limit_s, progress.show))
     for end in ends:
         print(as_json(next(iter(session.records("job_outcome", job=end.job)), {"value": None})["value"]))
@@ -97,8 +101,14 @@ def warn_of_inactive_groups(session: Session, jobs: Collection[int]) -> None:
         warn(f"no scheduler is active for group {group}: the job waits until one is; start it with drover run")
 
 
+def why_waiting(session: Session, jobs: Collection[int]) -> str:
+    """Return why the first of these jobs has not ended."""
+    reasons = session.rows("job_reason", job=min(jobs)) if jobs else []
+    return f"job {min(jobs)}: {reasons[0][0]}" if reasons else ""
+
+
 def job_ends(
-    session: Session, jobs: Collection[int], limit_s: float, tell: Callable[[int], object] = int
+    session: Session, jobs: Collection[int], limit_s: float, tell: Callable[[int], object] = int, poll_s: float = POLL_S
 ) -> Iterator[End]:
     """Yield the end of each job as it comes; stop when all have ended or after so many seconds.
 
@@ -106,7 +116,7 @@ def job_ends(
     since it may stay so.
     """
     waiting, blocked = set(jobs), set[int]()
-    for _ in wake_ups(session, "drover_event", jobs=waiting, limit_s=limit_s):
+    for _ in wake_ups(session, "drover_event", jobs=waiting, limit_s=limit_s, poll_s=poll_s):
         found = [End(*row) for row in session.rows("ended_or_blocked_jobs", jobs=list(waiting))] if waiting else []
         ends = [end for end in found if end.state != "blocked"]
         yield from ends
@@ -119,14 +129,16 @@ def job_ends(
             blocked.add(job)
 
 
-def wake_ups(session: Session, *channels: str, jobs: Collection[int], limit_s: float = inf) -> Iterator[None]:
+def wake_ups(
+    session: Session, *channels: str, jobs: Collection[int], limit_s: float = inf, poll_s: float = POLL_S
+) -> Iterator[None]:
     """Yield at once, then whenever one of the jobs is announced, by its number, and every few seconds.
 
     Ends after so many seconds, with a last time. `jobs` may change between two wake-ups.
     """
     deadline = monotonic() + limit_s
     session.rows("name_session", name=WAITING_NAME)
-    poll_s = POLL_S if session.listen(*channels) else REPLICA_POLL_S  # first of all, so that no end is missed
+    poll_s = poll_s if session.listen(*channels) else REPLICA_POLL_S  # first of all, so that no end is missed
     while True:
         yield
         left_s = deadline - monotonic()
@@ -166,13 +178,19 @@ def wait_for_any(session: Session, timeout_s: float) -> None:
 
 
 class Progress:
-    """A line that is drawn over itself, while `done` of `total` grows; it is erased at the end of the block."""
+    """A line that is drawn over itself, while `done` of `total` grows; it is erased at the end of the block.
 
-    def __init__(self, total: int, what: str, clock: Callable[[], float] = monotonic) -> None:
-        self._total, self._what, self._clock = total, what, clock
+    `note` returns what is waited for; it is asked every few seconds.
+    """
+
+    def __init__(
+        self, total: int, what: str, clock: Callable[[], float] = monotonic, note: Callable[[], str] = str
+    ) -> None:
+        self._total, self._what, self._clock, self.note = total, what, clock, note
         self._began = self._drawn = clock()
+        self._noted, self._note = self._began, ""
         self._is_drawn = False
-        self._is_terminal = sys.stderr.isatty()
+        self.is_shown = sys.stderr.isatty()
 
     def __enter__(self) -> Self:
         return self
@@ -183,10 +201,14 @@ class Progress:
     def show(self, done: int, before: int = 0) -> None:
         """Draw the line; not if it was just drawn, or the wait is short so far. `before` were done before these."""
         now = self._clock()
-        if not self._is_terminal or now - self._began < PROGRESS_AFTER_S or now - self._drawn < PROGRESS_EVERY_S:
+        if not self.is_shown or now - self._began < PROGRESS_AFTER_S or now - self._drawn < PROGRESS_EVERY_S:
             return
         self._drawn, self._is_drawn = now, True
-        sys.stderr.write(ERASE + line(before + done, self._total, self._what, now - self._began))
+        if now - self._noted >= NOTE_EVERY_S:
+            self._noted, self._note = now, self.note()
+        text = line(before + done, self._total, self._what, now - self._began)
+        text = printable(f"{text}: {self._note}" if self._note else text)
+        sys.stderr.write(ERASE + text[: get_terminal_size().columns - 1])
         sys.stderr.flush()
 
     def clear(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import attrs
 
 from scheduler.daemon import log
+from scheduler.daemon.bulk_changes import change_all
 from scheduler.daemon.command_rows import (
     Action,
     Ask,
@@ -177,6 +178,16 @@ def priority(context: Context, row: CommandRow, command: Command) -> Steps[Outco
         raise CommandError(f"job {pk} {what}: it is {row.state}")
     yield from context.change("set_priority", job=pk, letters=letters)
     return Done(f"job {pk}: priority {letters}")
+
+
+def move(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Put a job that waits into another queue."""
+    pk, queue = job_of(row, command), command.values["queue"]
+    if row.state in IN_HAND or row.state in TERMINAL:
+        what = "has ended" if row.state in TERMINAL else "is in hand"
+        raise CommandError(f"job {pk} {what}: it is {row.state}")
+    is_known, _ = yield from context.change("move_job", job=pk, queue=queue)
+    return Done(f"job {pk}: in queue {queue}" if is_known == b"t" else f"no queue {queue}", ok=is_known == b"t")
 
 
 def unblock(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
@@ -341,7 +352,7 @@ def flush(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]
     each = left if isinstance(left, FlushPass) else FlushPass(kept, command=row.pk)
     if not (yield from each.remove_piece(context.ask)):
         return Later(progress=each)
-    return Done(str(each), each.removed) if each.is_over else Later(PAUSE_S, each)
+    return Done(str(each), each.removed) if each.is_over else Later(PAUSE_S, each, has_moved=True)
 
 
 class FlushPass:
@@ -472,8 +483,8 @@ def poll(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
 ACTIONS: Final[dict[str, Action]] = {
     action.__name__: action
     for action in (
-        kill, cancel, signal, release, hold, ice, retry, priority, unblock, run, set_host, set_type, pause, add_queue,
-        remove_queue, set_program, set_filter, set_rate, set_schedule, run_schedule, flush, status, shutdown, step_down,
-        reload, reexec, reopen_log, verbose, reset, poll,
+        change_all, kill, cancel, signal, release, hold, ice, retry, priority, move, unblock, run, set_host, set_type,
+        pause, add_queue, remove_queue, set_program, set_filter, set_rate, set_schedule, run_schedule, flush, status,
+        shutdown, step_down, reload, reexec, reopen_log, verbose, reset, poll,
     )
 }  # fmt: skip

@@ -2,6 +2,10 @@
 
 Commands use the watch connection, so that no full host, paused queue or lock on a job delays one.
 
+A command is noted as taken before it is carried out, so that whoever gave it either withdraws it or finds that it was
+taken. One whose latest start (jq_not_after) has passed by then ends as failed. If it has one and can make no headway
+for as long as that left it, it ends as failed with the reason.
+
 A command is carried out before its row ends. How it ends is kept until the row has ended, and written again if the
 answer was lost; a command that was cut off before is carried out again, here or by another daemon: each may be
 repeated, or its row is marked by the statement with the effect. A command for every scheduler is acknowledged by each;
@@ -18,6 +22,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
 from scheduler.daemon.log import log_line
@@ -28,9 +33,11 @@ from scheduler.drivers.statements import to_json
 from scheduler.model.counters import Counted
 from scheduler.model.events_and_effects import TablesRead
 from scheduler.model.queue_requests import Cells
-from scheduler.model.verbs import EVERY, GROUP, HOST, JOB, TYPE, VERBS, Command, CommandError, about, parse
+from scheduler.model.verbs import ALL, EVERY, GROUP, HOST, JOB, TYPE, VERBS, Command, CommandError, about, parse
 from scheduler.policy.core import Core
 
+TOO_LATE: Final = "no scheduler took it in time: nothing was done"
+LOCKED: Final = "what it names is locked by another session, or changes just now"
 AGAIN_S: Final = 0.2  # until a job that is between two states, or a row that is locked, is tried again
 REFUSED_S: Final = 1.0  # until a command is tried again whose statement was refused
 ONE_READ: Final = 100  # commands that query `read_commands` returns at most
@@ -41,6 +48,8 @@ VERBS_ABOUT: Final[dict[str, object]] = {
 }  # fmt: skip
 _WORDS: Final = {word.strip("[].").partition("|")[0].lower() for verb in VERBS.values() for word in verb.usage.split()}
 _NO_WORDS: Final = dict.fromkeys(_WORDS - {"group"})  # in a query, `group` is always ours
+BULK: Final = "change_all"  # the action of every command about the jobs that a filter finds
+WAITS_FOR_OTHERS: Final = frozenset(about(EVERY, GROUP))  # each such verb has a limit of its own
 _NO_STEP_DOWN: Final = {
     "unknown": "no such group", "several": "there are several groups: step-down GROUP",
     "alone": "no other scheduler of the group stands by",
@@ -76,6 +85,7 @@ class Later:
 
     seconds: float = AGAIN_S
     progress: object = None  # for the next try, unless another daemon makes it
+    has_moved: bool = False  # a part was done in this try
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +204,8 @@ class Commands:
         self._ends: dict[int, Done] = {}  # how commands end that were carried out
         self._progress: dict[int, object] = {}  # of those that take several tries
         self._obeyed: set[int] = set()  # commands to shut down and to step down
+        self._patience: dict[int, float] = {}  # of those that are taken: for how many seconds each is tried in vain
+        self._stuck: dict[int, float] = {}  # since when these are
 
     @property
     def is_caught_up(self) -> bool:
@@ -233,6 +245,8 @@ class Commands:
             waiting = {*self._passed, *(row.pk for row in self._rows)}
             self._ends = {pk: end for pk, end in self._ends.items() if pk in waiting}
             self._progress = {pk: progress for pk, progress in self._progress.items() if pk in waiting}
+            self._patience = {pk: seconds for pk, seconds in self._patience.items() if pk in waiting}
+            self._stuck = {pk: since for pk, since in self._stuck.items() if pk in waiting}
         # The commands whose jobs have all ended, however many others there are to carry out.
         if (yield from self._close("close_runs")):
             yield from self._next()
@@ -248,7 +262,9 @@ class Commands:
             return
         try:
             yield from self._carry_out(row)
-        except RefusedError:
+        except RefusedError as error:
+            if row.pk not in self._ends and (end := self._given_up(row, str(error))):
+                self._ends[row.pk] = end
             self._pass_over(row.pk, REFUSED_S)
             self._go_on()
             return
@@ -285,10 +301,10 @@ class Commands:
 
     def _carry_out(self, row: CommandRow) -> Steps[None]:
         if row.pk not in self._ends:
-            outcome = yield from self._outcome(row)
+            outcome = (yield from self._take(row)) or (yield from self._outcome(row))
             if isinstance(outcome, Later):
                 self._progress[row.pk] = outcome.progress
-                self._pass_over(row.pk, outcome.seconds)
+                outcome = self._go_on_later(row, outcome)
             if not isinstance(outcome, Done):
                 return
             self._ends[row.pk] = outcome
@@ -301,10 +317,42 @@ class Commands:
         else:
             self._pass_over(row.pk, AGAIN_S)
 
+    def _take(self, row: CommandRow) -> Steps[Outcome | None]:
+        """Note that we have taken a command; return its outcome if it is not to be carried out, or not now."""
+        if row.pk in self._patience:
+            return None
+        rows = yield from self._ask("begin_command", command=row.pk)
+        if not rows:
+            return Later()
+        is_late, seconds = rows[0]
+        if is_late == b"t":
+            return Done(TOO_LATE, ok=False)
+        self._patience[row.pk] = inf if seconds is None else float(seconds)
+        return None
+
+    def _go_on_later(self, row: CommandRow, outcome: Later) -> Outcome:
+        """Pass a command over for a while; return its end if it is given up."""
+        if outcome.has_moved:
+            self._stuck.pop(row.pk, None)
+        elif end := self._given_up(row, LOCKED):
+            return end
+        self._pass_over(row.pk, outcome.seconds)
+        return outcome
+
+    def _given_up(self, row: CommandRow, why: str) -> Done | None:
+        """Return the end of a command that has made no headway for as long as it is to be tried."""
+        patience = self._patience.get(row.pk, inf)
+        name = row.text.split(maxsplit=1)[0] if row.text.strip() else ""
+        if self._now() - self._stuck.setdefault(row.pk, self._now()) < patience or name in WAITS_FOR_OTHERS:
+            return None
+        so_far = f"; {row.progress}" if (row := row._replace(progress=self._progress.get(row.pk))).progress else ""
+        return Done(f"given up after {patience:g} s: {why}{so_far}", ok=False)
+
     def _outcome(self, row: CommandRow) -> Steps[Outcome]:
         try:
             command = parse(row.text)
-            self._moved_others = self._moved_others or command.verb in MOVES_OTHERS
+            is_bulk = command.values.get("job") == ALL
+            self._moved_others = self._moved_others or is_bulk or command.verb in MOVES_OTHERS
             if row.job is not None:
                 self._moved.add(row.job)
             if command.verb == "step-down":
@@ -322,7 +370,8 @@ class Commands:
             return Done(str(mistake), ok=False)
 
     def _act(self, row: CommandRow, command: Command) -> Steps[Outcome]:
-        action, progress = self._actions.get(VERBS[command.verb].carried_out_by, _run_query), self._progress.get(row.pk)
+        name = BULK if command.values.get("job") == ALL else VERBS[command.verb].carried_out_by
+        action, progress = self._actions.get(name, _run_query), self._progress.get(row.pk)
         try:
             outcome = action(self._context, row._replace(progress=progress), command)
             return outcome if isinstance(outcome, Done | Later | GoesOn) else (yield from outcome)

@@ -83,12 +83,15 @@ insert into drover.migration select * from known
 SELECT_STATES = "select enumlabel from pg_catalog.pg_enum where enumtypid = to_regtype('drover.job_state')"
 # Not every login may read it: drover.command() does.
 SEES_VERBS = "select coalesce(has_table_privilege(to_regclass('drover.verb'), 'select'), false)"
-SELECT_VERBS = "select verb_name, verb_number, verb_for_owners, verb_job_every from drover.verb"
+SELECT_VERBS = """
+select verb_name, verb_number, verb_for_owners, verb_job_every, array_to_string(verb_in_bulk, ',') from drover.verb
+"""
 # One that is not ours stays: it is that of a newer drover, which shares the database.
 WRITE_VERB = """
-insert into drover.verb (verb_name, verb_number, verb_for_owners, verb_job_every) values (%s, %s, %s, %s)
+insert into drover.verb (verb_name, verb_number, verb_for_owners, verb_job_every, verb_in_bulk)
+values (%s, %s, %s, %s, string_to_array(%s, ','))
 on conflict (verb_name) do update set verb_number = excluded.verb_number, verb_for_owners = excluded.verb_for_owners,
-  verb_job_every = excluded.verb_job_every
+  verb_job_every = excluded.verb_job_every, verb_in_bulk = excluded.verb_in_bulk
 """
 SELECT_GRANTED = """
 select coalesce(bool_or(grantee = to_regrole('drover_scheduler')), false)
@@ -366,7 +369,10 @@ def _unwritten_verbs(connection: psycopg.Connection) -> dict[str, tuple[object, 
     """Return by name the rows of drover.verb that are not as the registry says; none where it cannot be read."""
     if connection.execute(SEES_VERBS).fetchone() == (False,):
         return {}
-    ours = [(verb.name, place, verb.is_for_owners, verb.job_every) for place, verb in enumerate(VERBS.values())]
+    ours = [
+        (verb.name, place, verb.is_for_owners, verb.job_every, ",".join(sorted(verb.in_bulk)))
+        for place, verb in enumerate(VERBS.values())
+    ]
     written = set(connection.execute(SELECT_VERBS))
     return {row[0]: row for row in ours if row not in written}
 

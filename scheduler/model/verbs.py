@@ -4,6 +4,7 @@ An entry says what the verb is about, the words that follow it, a line of help, 
 and what carries it out. From VERBS follow:
 
 * what is understood, and how it is refused: `parse`, here;
+* about which jobs it may be given at once, by a filter: `in_bulk`, by the word `all` in place of a job;
 * which daemon reads the command: `about`, for query `read_commands`;
 * who may give it: table drover.verb, which `drover init` writes and the SQL function drover.command reads;
 * `drover VERB`, `drover queue ACTION` and so on, with help and completion: scheduler/cli/command_table.py and admin.py;
@@ -21,6 +22,16 @@ from typing import Final, NamedTuple
 from scheduler.model.host_filters import FILTERS, NAME, NAME_RULE, filter_mistake
 from scheduler.model.queue_filters import filter_mistake as mistake_of_queue_filter
 from scheduler.model.rate_limits import read_limits
+from scheduler.model.states import (
+    BLOCKED,
+    CANCELLED,
+    FAILED,
+    HELD,
+    IN_HAND,
+    QUEUED,
+    SKIPPED,
+    states_before,
+)
 
 EVERY, JOB, HOST, TYPE = "every scheduler", "a job", "a host", "an agent type"
 GROUP, ANY = "a group", "the active scheduler"
@@ -30,6 +41,8 @@ PRIORITY_RULE: Final = "a priority has letters and digits, 16 at most"
 LARGEST_PK: Final = 2**63 - 1
 LARGEST_NUMBER: Final = 2**31 - 1
 MOST_DAYS: Final = 36_500
+ALL: Final = "all"  # in place of a job: all those that the filter of the command finds
+WAITS: Final = frozenset((HELD, QUEUED, BLOCKED))
 SEE_RESULT: Final = "see jq_result"  # the text of an answer that a line cannot hold
 
 Value = int | str | tuple[int | str, ...] | None  # of several words a tuple, but of a text
@@ -64,6 +77,7 @@ class Verb(NamedTuple):
     carried_out_by: str  # an action of the daemon, or a query
     cli: str = ""  # after `drover`: "hold"; or "queue add", an action of a command that lists too
     is_for_owners: bool = False  # they may give it about jobs of their own; all others are the operators' alone
+    in_bulk: frozenset[str] = frozenset()  # the states in which it takes a job, if a filter may choose the jobs
 
     @property
     def job_every(self) -> int:
@@ -77,13 +91,22 @@ _ENTRIES: Final = (
     Verb("reopen-log", EVERY, "", "write to the file of the log that has its name now", "reopen_log"),
     Verb("verbose", EVERY, "LEVEL", "log so many levels more than the configuration says", "verbose"),
     Verb("reset", EVERY, "", "try failed slots again", "reset"),
-    Verb("release", JOB, "JOB|NAME", "let a held job go, and all that wait for it", "release", "release", True),
-    Verb("hold", JOB, "JOB", "keep a job from being started", "hold", "hold", True),
-    Verb("ice", JOB, "JOB", "skip a job as if it had been done", "ice", "ice", True),
-    Verb("retry", JOB, "JOB", "queue a failed job anew", "retry", "retry", True),
-    Verb("priority", JOB, "JOB LETTERS", "let a job that waits come sooner or later", "priority", "priority", True),
-    Verb("cancel", JOB, "JOB [TEXT...]", "end a job that has not ended", "cancel", "cancel", True),
-    Verb("killjob", JOB, "JOB", "kill the agents of a job, which fails", "kill", "kill", True),
+    Verb(
+        "release", JOB, "JOB|NAME", "let a held job go, and all that wait for it", "release", "release", True,
+        frozenset((HELD,)),
+    ),
+    Verb("hold", JOB, "JOB", "keep a job from being started", "hold", "hold", True, states_before(HELD)),
+    Verb("ice", JOB, "JOB", "skip a job as if it had been done", "ice", "ice", True, states_before(SKIPPED)),
+    Verb("retry", JOB, "JOB", "queue a failed job anew", "retry", "retry", True, frozenset((FAILED,))),
+    Verb(
+        "priority", JOB, "JOB LETTERS", "let a job that waits come sooner or later", "priority", "priority", True, WAITS
+    ),
+    Verb("move", JOB, "JOB QUEUE", "put a job that waits into another queue", "move", "move", False, WAITS),
+    Verb(
+        "cancel", JOB, "JOB [TEXT...]", "end a job that has not ended", "cancel", "cancel", True,
+        states_before(CANCELLED),
+    ),
+    Verb("killjob", JOB, "JOB", "kill the agents of a job, which fails", "kill", "kill", True, IN_HAND),
     Verb("signal", JOB, "JOB SIGNAL [MORE...]", "send a signal to the agents of a job", "signal", "signal", True),
     Verb(
         "unblock", JOB, "JOB|CONDITION", "look again at a job that is blocked, or at all that are for a reason",
@@ -148,10 +171,18 @@ def parse(text: str) -> Command:
         raise CommandError(f"too few words: {usage}")
     if len(rest) > len(parameters) and not (parameters and "..." in parameters[-1]):
         raise CommandError(f"too many words: {usage}")
-    values = dict(_read(each, rest[place:], usage) for place, each in enumerate(parameters))
+    is_bulk = is_about_all(name, rest)
+    values = dict(_read(each, rest[place:], usage) for place, each in enumerate(parameters) if place or not is_bulk)
+    if is_bulk:
+        values["job"] = ALL
     if values.get("expression") is not None:
         values["expression"] = _expression(text, usage)
     return Command(name, values)
+
+
+def is_about_all(verb: str, words: Sequence[str]) -> bool:
+    """Return whether the words that follow a verb say that a filter chooses the jobs."""
+    return words[:1] == [ALL] and bool(VERBS[verb].in_bulk)
 
 
 def _read(parameter: str, words: Sequence[str], usage: str) -> tuple[str, Value]:

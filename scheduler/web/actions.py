@@ -4,7 +4,7 @@ About one thing, about marked jobs, or about all jobs that a filter finds, after
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
 from typing import Any, Final
 
@@ -12,6 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from scheduler.cli.answers import insert, sentence, waits
+from scheduler.cli.arguments import PATIENCE_S
 from scheduler.cli.database_session import Session
 from scheduler.cli.output import as_json
 from scheduler.errors import DroverError
@@ -43,16 +45,19 @@ def act(request: Request, form: Form) -> Response:
 
 
 def act_on_all(request: Request, form: Form) -> Response:
-    """Insert a command about all jobs that a filter finds, if they are still as many as the page said, or fewer."""
+    """Insert one command about all jobs that a filter finds, if they are as many as the page said, or fewer."""
     person: Person = request.state.person
     verb = _verb(offered_verbs.JOBS, last(form, "verb"))
     wanted = job_filter.read(form)
+    states = _states(wanted, verb)
     with session_of(request) as session:
-        jobs = numbers(session, wanted, verb)
-    if len(jobs) > (job_filter.number(last(form, "count")) or 0):
-        person.note("bad", f"{verb.name}: there are more such jobs by now, {len(jobs)}; look, and send it again")
+        jobs = sum(count for state, count in _counts(session, wanted).items() if state in states)
+        now = session.value("now")
+    if jobs > (job_filter.number(last(form, "count")) or 0):
+        person.note("bad", f"{verb.name}: there are more such jobs by now, {jobs}; look, and send it again")
         return RedirectResponse(f"/jobs/all{job_filter.link(wanted)}", 303)
-    _give(request, [f"{verb.name} {job}" for job in jobs])
+    if states and verb.in_bulk:
+        _give(request, [verb.name], wanted.of_command(states, now))
     return RedirectResponse(f"/jobs{job_filter.link(wanted)}", 303)
 
 
@@ -61,22 +66,25 @@ def confirm(request: Request, session: Session) -> Page:
     if request.state.person is None:
         raise HTTPException(403, "sign in first")
     wanted = job_filter.read(job_filter.of_request(request.query_params))
-    with session.expecting_many_jobs():
-        found = {row["state"]: row["jobs"] for row in session.records("count_jobs", **wanted.parameters())}
-    counts = {state: found[state] for state in JOB_STATES if state in found}
+    counts = _counts(session, wanted)
     offers = [
-        (verb, min(MOST, sum(counts.get(state, 0) for state in offered_verbs.possible(verb))))
+        (verb, sum(counts.get(state, 0) for state in verb.in_bulk))
         for verb in offered_verbs.rights(request.state.login, session)[offered_verbs.JOBS]
     ]
-    values = {"filter": wanted, "counts": counts, "offers": [offer for offer in offers if offer[1]], "most": MOST}
+    values = {"filter": wanted, "counts": counts, "offers": [offer for offer in offers if offer[1]]}
     return Page("bulk_action.html", values, is_live=False)
 
 
-def numbers(session: Session, wanted: job_filter.Filter, verb: Verb) -> list[int]:
-    """Return the jobs that a filter finds and that take a verb, the oldest first, as many as are commanded at once."""
-    states = [state for state in offered_verbs.possible(verb) if state in (wanted.states or JOB_STATES)]
-    parameters = wanted.parameters() | {"states": states}
-    return [job for (job,) in session.rows("numbers_of_jobs", **parameters, limit=MOST)]
+def _counts(session: Session, wanted: job_filter.Filter) -> dict[str, int]:
+    """Return how many jobs a filter finds in each state."""
+    with session.expecting_many_jobs():
+        found = {row["state"]: row["jobs"] for row in session.records("count_jobs", **wanted.parameters())}
+    return {state: found[state] for state in JOB_STATES if state in found}
+
+
+def _states(wanted: job_filter.Filter, verb: Verb) -> list[str]:
+    """Return the states that a filter finds and in which a job takes the verb."""
+    return [state for state in offered_verbs.possible(verb) if state in (wanted.states or JOB_STATES)]
 
 
 def _verb(what: str, name: str) -> Verb:
@@ -86,15 +94,15 @@ def _verb(what: str, name: str) -> Verb:
     raise HTTPException(400, "there is no such command here")
 
 
-def _give(request: Request, commands: Sequence[str]) -> None:
-    """Insert the commands, all or none, and note the answers that come at once."""
+def _give(request: Request, commands: Sequence[str], chosen: Mapping[str, Any] | None = None) -> None:
+    """Insert the commands, all or none, and note the answers that come at once. `chosen`: the filter of one."""
     person: Person = request.state.person
     try:
-        for words in commands:
+        for words in commands if chosen is None else ():
             parse(words)
         with session_of(request) as session:
             with writing(session):
-                sent = [pk for (pk,) in session.rows("insert_commands", commands=list(commands))]
+                sent = insert(session, commands, PATIENCE_S, chosen)
             for kind, text in _notes(session, sent):
                 person.note(kind, text)
     except (CommandError, DroverError) as error:
@@ -103,11 +111,13 @@ def _give(request: Request, commands: Sequence[str]) -> None:
 
 def _notes(session: Session, sent: Sequence[int]) -> list[tuple[str, str]]:
     if not session.value("is_any_scheduler_active"):
-        return [("bad", f"no scheduler is active: {_commands(len(sent))} until one is")]
+        return [("bad", f"no scheduler is active: {_commands(len(sent))} for one, {PATIENCE_S:g} s at most")]
     answers = _answers(session, sent) if len(sent) <= FEW else []
     notes = [("good" if answer["ok"] else "bad", _text(answer)) for answer in answers]
     if left := len(sent) - len(answers):
-        notes.append(("", f"{_commands(left)} for the scheduler, which comes to them in turn"))
+        found = waits(session, sent)
+        why = f" ({sentence(found[0])})" if found and not found[0]["done"] else ""
+        notes.append(("", f"{_commands(left)} for the scheduler, which comes to them in turn{why}"))
     return list(dict.fromkeys(notes))
 
 

@@ -3,7 +3,8 @@
 The same filter that a list shows is that of an action on all its jobs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -13,6 +14,10 @@ from scheduler.model.states import JOB_STATES
 from scheduler.model.verbs import LARGEST_PK
 
 SINCE: Final = {"15m": "15 minutes", "1h": "1 hour", "1d": "1 day", "7d": "7 days", "30d": "30 days"}
+LENGTHS: Final = {
+    "15m": timedelta(minutes=15), "1h": timedelta(hours=1), "1d": timedelta(days=1), "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+}  # fmt: skip
 LONGEST: Final = 200  # characters of a value
 
 
@@ -32,6 +37,15 @@ class Filter(NamedTuple):
         """Return the values of the parameters in SQL."""
         since = SINCE[self.since] if self.since else None
         return self._asdict() | {"states": list(self.states) or None, "since": since}
+
+    def of_command(self, states: Collection[str], now: datetime) -> dict[str, Any]:
+        """Return the filter of drover.command that finds the same jobs, of those in these states."""
+        found: dict[str, Any] = {
+            "type": self.type, "queue": self.queue, "host": self.host, "by": self.by, "group": self.group,
+            "text": self.text, "queued_since": (now - LENGTHS[self.since]).isoformat() if self.since else None,
+        }  # fmt: skip
+        given = {key: value for key, value in found.items() if value is not None}
+        return given | {"state": sorted(states), "hidden": False}
 
     def query(self) -> dict[str, Any]:
         """Return what a link to the same list has behind its `?`, by name."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from scheduler.cli.database_session import Session
-from scheduler.model.states import BLOCKED, FAILED, HELD, IN_HAND, JOB_STATES, SKIPPED, TERMINAL, states_before
+from scheduler.model.states import BLOCKED, JOB_STATES
 from scheduler.model.verbs import HOST, JOB, TYPE, VERBS, Verb
 from scheduler.web.database_sessions import Login
 
@@ -30,14 +30,8 @@ OFFERED: Final[Mapping[str, tuple[Verb, ...]]] = {
     CONDITIONS: (VERBS["unblock"],),
 }
 # States in which a job takes a verb; a verb that is not here is offered in all.
-POSSIBLE: Final[Mapping[str, Collection[str]]] = {
-    "release": {HELD},
-    "hold": states_before(HELD),
-    "ice": states_before(SKIPPED),
-    "retry": {FAILED},
-    "cancel": set(JOB_STATES) - TERMINAL,
-    "killjob": IN_HAND,
-    "unblock": {BLOCKED},
+POSSIBLE: Final[Mapping[str, Collection[str]]] = {verb.name: verb.in_bulk for verb in OFFERED[JOBS] if verb.in_bulk} | {
+    "unblock": {BLOCKED}
 }
 
 

@@ -175,18 +175,3 @@ select d.*
    select from drover.jobqueue j
     where j.jq_pk = d.jq_pk and (jq_submitter = any ((select drover.fellows())::name[])
                                  or jq_pk = any ((select drover.shared_jobs())::bigint[])) offset 0) j;
-
--- What is in hand is looked up by number too: else each job that waits may be asked for its token.
-create or replace view drover.jobs_in_hand as
-select j.jq_pk, j.jq_type, coalesce(j.jq_queue, '') as jq_queue, coalesce(j.jq_host, '') as jq_host,
-       j.jq_submitter::text as jq_submitter, j.jq_queued,
-       case j.jq_state when 'queued' then 'claimed' else j.jq_state end as jq_state
-  from (select distinct unnest(hand_jobs) as pk from drover.in_hand) h
- cross join lateral (
-   select jq_pk, jq_type, jq_queue, jq_host, jq_submitter, jq_queued, jq_state
-     from drover.jobqueue t
-    where t.jq_pk = h.pk
-      and (t.jq_state in ('claimed', 'running')
-           or t.jq_state = 'queued' and t.jq_unmet = 0 and t.jq_wait_until is null and t.jq_type <> 'command'
-              and not drover.has_token(t))
-    limit 1) j;

@@ -69,9 +69,11 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "agent_type_for",
         "bury",
         "bury_deliveries",
+        "change_jobs",
         "choose_agent",
         "clean_up",
         "command",
+        "command_waits",
         "count_edges",
         "count_ends",
         "count_removed",
@@ -120,6 +122,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "prepare_tenant_queue",
         "prune",
         "prune_piece",
+        "put_in_queue",
         "queue_deliveries",
         "record",
         "record_one",
@@ -140,6 +143,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "trial_failed",
         "unsubscribe",
         "wards",
+        "withdraw_commands",
     ]
     assert {path.split(";")[0] for path in paths.values()} == {"search_path=drover, pg_temp"}
 

@@ -53,15 +53,25 @@ class Watch:
         assert self._asked[0] == name
         self._resume(lambda steps: steps.send(list(rows)))
 
+    def take(self) -> None:
+        """Let the next command be taken, in time and with no limit."""
+        self.answer("begin_command", (b"f", None))
+
     def refuse(self, name: str) -> None:
         """Refuse the query that was asked last."""
         assert self._asked[0] == name
         self._resume(lambda steps: steps.throw(RefusedError(Failure("42501", "no"))))
 
+    def asked(self, name: str) -> Mapping[str, Any]:
+        """Return the values of the query that was asked last."""
+        assert self._asked[0] == name
+        return self._asked[1]
+
     def _resume(self, resume: Callable[[Any], Any]) -> None:
         try:
             self._asked: tuple[str, Mapping[str, Any]] = resume(self._steps)
         except StopIteration:
+            self.is_over = not self._goes_on
             if self._goes_on:
                 self._begin(self.commands.carry_out_next())
 
@@ -74,6 +84,7 @@ class Watch:
 def test_command_that_fails_now_is_skipped_for_a_while(fail: Callable[[Watch], None], seconds: float) -> None:
     watch = Watch()
     assert watch.read(PAUSE) == []
+    watch.take()
     fail(watch)
     assert watch.again == [seconds]
     watch.now = seconds - 0.01
@@ -87,9 +98,44 @@ def test_commands_that_are_passed_over_come_again_after_all_others_however_long_
     watch.read(*A_READ)
     for _ in A_READ:
         watch.now += AGAIN_S
+        watch.take()
         watch.answer("pause_queues")
     assert watch.read(PAUSE) == list(range(1, ONE_READ + 1))
     watch.answer("pause_queues")
     watch.answer("close_commands")
     watch.now += AGAIN_S
     assert watch.read() == []
+
+
+LIMITED = (b"f", b"60")
+
+
+@pytest.mark.parametrize(
+    ("fail", "why"),
+    [
+        (lambda watch: watch.refuse("pause_queues"), "no (42501)"),
+        (lambda watch: watch.answer("pause_queues"), "what it names is locked by another session, or changes just now"),
+    ],
+    ids=["refused", "locked"],
+)
+def test_command_with_a_limit_that_makes_no_headway_ends_with_the_reason(
+    fail: Callable[[Watch], None], why: str
+) -> None:
+    watch = Watch()
+    watch.read(PAUSE)
+    watch.answer("begin_command", LIMITED)
+    fail(watch)
+    watch.now = 61.0
+    watch.read(PAUSE)
+    fail(watch)
+    if watch.is_over:
+        watch.now += REFUSED_S
+        watch.read(PAUSE)
+    assert watch.asked("end_command")["text"] == f"given up after 60 s: {why}"
+
+
+def test_command_that_comes_too_late_is_not_carried_out() -> None:
+    watch = Watch()
+    watch.read(PAUSE)
+    watch.answer("begin_command", (b"t", b"60"))
+    assert watch.asked("end_command")["ok"] is False

@@ -13,7 +13,7 @@ from tests.needs import need
 
 MANUAL = Path(__file__).resolve().parents[2] / "man/drover.8"
 TEXT = MANUAL.read_text()
-IN_DROVER_1 = {"--json", "--wait"}  # of jobs that are run by hand
+IN_DROVER_1 = {"--for", "--json", "--wait"}  # of jobs that are run by hand
 
 
 def table_cells() -> Iterator[tuple[str, str, str]]:

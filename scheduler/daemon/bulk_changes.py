@@ -1,0 +1,77 @@
+"""Commands about all jobs that a filter finds: a batch of jobs at a time, each a transaction and a turn of the loop.
+
+The database chooses the jobs of a batch and changes them (drover.change_jobs), and keeps in the row of the command how
+far it is, so that another daemon goes on there. Claims do not wait for it: both skip what is locked. Jobs in hand of
+ours are ended by the core, as by a command about one job.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Final
+
+from scheduler.daemon.command_rows import AGAIN_S, CommandRow, Context, Done, Later, Outcome, text_of
+from scheduler.drivers.loop import Steps
+from scheduler.drivers.statement_runner import RefusedError, cause_of
+from scheduler.model.verbs import Command
+
+MOST: Final = 1000  # jobs of a batch
+PAUSE_S: Final = 0.01  # between two batches, for claims and the lease
+LEAST: Final = 200  # however slow the server is
+LONG_S: Final = 0.2  # a batch that took longer is followed by a smaller one
+TRIES: Final = 50  # to end a job in hand that the core does not know yet, or no more
+
+
+@dataclass(slots=True)
+class Batches:
+    """How far a command is, for the next batch."""
+
+    most: int = MOST
+    so_far: str = ""
+    unheard: dict[int, int] = field(default_factory=dict)  # jobs that the core did not know, how often each was tried
+
+    def __str__(self) -> str:
+        return self.so_far
+
+
+def change_all(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
+    """Carry out a batch."""
+    batches = row.progress if isinstance(row.progress, Batches) else Batches()
+    began = context.now()
+    try:
+        rows = yield from context.ask("change_jobs", command=row.pk, most=batches.most)
+    except RefusedError as error:
+        if batches.most == 1 or cause_of(error.failure) == "again":
+            raise
+        batches.most = max(1, batches.most // 10)  # until the job that is refused is alone
+        return Later(AGAIN_S, batches, has_moved=True)
+    if not rows:
+        return Later(progress=batches)
+    is_over, has_moved, done, refused, reasons, parents, ours, mistake = rows[0]
+    if mistake is not None:
+        return Done(text_of(mistake), ok=False)
+    is_slow = context.now() - began > LONG_S
+    batches.most = max(min(batches.most, LEAST), batches.most // 2) if is_slow else min(MOST, batches.most * 2)
+    batches.so_far = f"{int(done or 0)} jobs so far"
+    context.settle_listed(parents)
+    batches.unheard |= {int(pk): 0 for pk in (ours or b"").split(b",") if pk}
+    _end_jobs(context, batches, command)
+    if is_over != b"t" or batches.unheard:
+        return Later(PAUSE_S if has_moved == b"t" else AGAIN_S, batches, has_moved == b"t")
+    return _end(command, int(done or 0), int(refused or 0), reasons)
+
+
+def _end_jobs(context: Context, batches: Batches, command: Command) -> None:
+    """Have the core end jobs that we have in hand; their rows say so by now."""
+    is_kill, text = command.verb == "killjob", str(command.values.get("text") or "cancelled")
+    for pk, tries in list(batches.unheard.items()):
+        core, now = context.core, context.now()
+        if (core.kill(pk, now) if is_kill else core.cancel(pk, text, now)) or tries >= TRIES:
+            del batches.unheard[pk]
+        else:
+            batches.unheard[pk] = tries + 1
+
+
+def _end(command: Command, done: int, refused: int, reasons: bytes | None) -> Done:
+    text = f"{command.verb}: {done} {'job' if done == 1 else 'jobs'}" + (f", {refused} refused" if refused else "")
+    result = {"jobs": done, "refused": refused, "reasons": json.loads(reasons or b"{}")}
+    return Done(text, result, ok=not refused or done > 0)

@@ -1,0 +1,113 @@
+"""Commands about all jobs that a filter finds, by the real daemon and the real command: one row, batch by batch."""
+
+from pathlib import Path
+
+from psycopg.types.json import Jsonb
+
+from tests.cli_tools import Done
+from tests.integration.conftest import Ask, Launch
+from tests.integration.daemon import Daemon, agent, lines, rec
+from tests.integration.puppets import puppet
+
+MANY = """
+insert into drover.jobqueue (jq_type, jq_args) select 'other', i::text from generate_series(1, %s) as i
+"""
+COMMANDS = "select count(*) from drover.jobqueue where jq_type = 'command'"
+EVENTS = """
+select min(events) as least, max(events) as most, count(*) as jobs
+  from (select count(ev_pk) as events from drover.jobqueue left join drover.event on ev_jq_fk = jq_pk
+         where jq_type = 'other' group by jq_pk) e
+"""
+
+
+def give(daemon: Daemon, words: str, role: str = "drover_operator", **chosen: object) -> int:
+    (row,) = daemon.execute("select drover.command(%s, %s) as pk", words, Jsonb(chosen), role=role)
+    return int(row["pk"])
+
+
+def states(daemon: Daemon, kind: str) -> dict[str, int]:
+    query = "select jq_state::text as state, count(*) as jobs from drover.jobqueue where jq_type = %s group by 1"
+    return {row["state"]: row["jobs"] for row in daemon.execute(query, kind)}
+
+
+def test_one_command_cancels_all_queued_jobs_of_a_type(launch: Launch, ask: Ask) -> None:
+    daemon = launch("[hosts.local]\n" + puppet())
+    daemon.execute(MANY, 3000)
+    held = daemon.insert(jq_type="other", jq_state="held")
+    done = ask("cancel --type other --state queued --reason because --yes")
+    assert done == Done(0, "cancel: 3,000 of 3,000 jobs\n", "")
+    assert states(daemon, "other") == {"cancelled": 3000, "held": 1}
+    assert daemon.value(COMMANDS) == 1
+    assert daemon.row(held - 1)["jq_endtext"] == "because"
+    assert daemon.value("select count(*) from drover.claimable") == 0
+
+
+def test_daemon_that_follows_a_killed_one_goes_on_and_cancels_each_job_once(launch: Launch) -> None:
+    daemon = launch("[hosts.local]\n" + puppet())
+    daemon.execute("select drover.subscribe(kind => 'status', is_site => true)", role="drover_operator")
+    daemon.execute(MANY, 5000)
+    command = give(daemon, "cancel", type="other")
+    daemon.until(lambda: daemon.row(command)["jq_itemsprocessed"] > 0)
+    daemon.kill()
+    done = daemon.row(command)["jq_itemsprocessed"]
+    assert 0 < done < 5000
+    assert states(daemon, "other") == {"cancelled": done, "queued": 5000 - done}
+    second = launch("[hosts.local]\n" + puppet())
+    row = second.wait(command)
+    assert (row["jq_itemsprocessed"], row["jq_endtext"]) == (5000, "cancel: 5000 jobs")
+    assert states(second, "other") == {"cancelled": 5000}
+    assert second.execute(EVENTS) == [{"least": 1, "most": 1, "jobs": 5000}]
+
+
+def test_jobs_in_hand_are_ended_with_the_others(launch: Launch, ask: Ask) -> None:
+    daemon = launch("[hosts.local]\n" + puppet(slots=2))
+    jobs = daemon.insert_all([{"jq_type": "puppet", "jq_args": "sleep 600"} for _ in range(8)])
+    daemon.until(lambda: states(daemon, "puppet").get("running") == 2)
+    assert ask("cancel --type puppet --yes").out == "cancel: 8 of 8 jobs\n"
+    daemon.wait_all(jobs, "cancelled")
+
+
+def test_jobs_in_hand_are_killed_by_one_command(launch: Launch, ask: Ask) -> None:
+    daemon = launch("[hosts.local]\n" + puppet(slots=2))
+    jobs = daemon.insert_all([{"jq_type": "puppet", "jq_args": "sleep 600"} for _ in range(2)])
+    daemon.until(lambda: states(daemon, "puppet").get("running") == 2)
+    assert ask("kill --type puppet --yes").out == "kill: 2 of 2 jobs\n"
+    assert [row["jq_endtext"] for row in daemon.wait_all(jobs, "failed")] == ["killed"] * 2
+
+
+def test_jobs_in_hand_of_another_group_are_ended_by_its_daemon(launch: Launch) -> None:
+    launch("[hosts.local]\n" + puppet())
+    far = launch("[scheduler]\ngroup = 'far'\n[hosts.beta]\n" + puppet())
+    job = far.insert(jq_type="puppet", jq_args="sleep 600", jq_queue="far")
+    far.wait(job, "running")
+    give(far, "cancel enough", queue="far")
+    assert far.wait(job, "cancelled")["jq_endtext"] == "enough"
+
+
+def test_held_jobs_are_released_moved_and_worked_each_once(launch: Launch, ask: Ask, record: Path) -> None:
+    daemon = launch("[hosts.local]\n" + agent("rec", rec(record), slots=2) + "[queues.night]\n")
+    daemon.execute("insert into drover.jobqueue (jq_type, jq_args, jq_state)"
+                   " select 'rec', i::text, 'held' from generate_series(1, 200) i")  # fmt: skip
+    assert ask("move --type rec --state held night --yes").out == "move: 200 of 200 jobs\n"
+    assert ask("priority --type rec a --yes").out == "priority: 200 of 200 jobs\n"
+    assert ask("release --queue night --yes").out == "release: 200 of 200 jobs\n"
+    daemon.until(lambda: states(daemon, "rec") == {"done": 200})
+    assert sorted(map(int, lines(record))) == list(range(1, 201))
+
+
+def test_other_commands_are_carried_out_beside_a_long_one(launch: Launch, ask: Ask) -> None:
+    daemon = launch("[hosts.local]\n" + puppet())
+    daemon.execute(MANY, 20_000)
+    command = give(daemon, "cancel", type="other")
+    daemon.until(lambda: daemon.row(command)["jq_itemsprocessed"] > 0)
+    assert ask("poll").status == 0
+    assert daemon.row(command)["jq_state"] == "queued"
+
+
+def test_move_of_one_job_is_refused_without_its_queue(launch: Launch, ask: Ask) -> None:
+    daemon = launch("[hosts.local]\n" + puppet() + "[queues.night]\n")
+    job = daemon.insert(jq_type="other")
+    assert ask(f"move {job} night") == Done(0, f"job {job}: in queue night\n", "")
+    assert daemon.row(job)["jq_queue"] == "night"
+    assert ask(f"move {job} nosuch") == Done(1, "", "drover: no queue nosuch\n")
+    assert ask("move --type other nosuch --yes") == Done(1, "", "drover: no queue nosuch\n")
