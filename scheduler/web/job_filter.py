@@ -17,7 +17,7 @@ LONGEST: Final = 200  # characters of a value
 
 
 class Filter(NamedTuple):
-    """The parameters of page_of_jobs; None and an empty tuple filter nothing."""
+    """What jobs are listed; None and an empty tuple filter nothing."""
 
     states: tuple[str, ...] = ()
     type: str | None = None
@@ -32,6 +32,15 @@ class Filter(NamedTuple):
         """Return the values of the parameters in SQL."""
         since = SINCE[self.since] if self.since else None
         return self._asdict() | {"states": list(self.states) or None, "since": since}
+
+    def wanted(self, before: int | None) -> dict[str, Any]:
+        """Return what scheduler.cli.job_lists is to find: jobs below a number, and commands while they wait."""
+        lists = {"types": self.type, "queues": self.queue, "hosts": self.host, "submitters": self.by,
+                 "groups": self.group}  # fmt: skip
+        return {name: None if value is None else [value] for name, value in lists.items()} | {
+            "states": list(self.states or JOB_STATES), "text": self.text, "before": before,
+            "queued_within": SINCE[self.since] if self.since else None, "with_ended_commands": self.type is not None,
+        }  # fmt: skip
 
     def query(self) -> dict[str, Any]:
         """Return what a link to the same list has behind its `?`, by name."""
