@@ -816,22 +816,25 @@ select j.type, q.queue_group as group, sum(jobs)::bigint as jobs,
   join drover.queue q on q.queue_name = j.queue
   left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.type
  where j.state in ('held', 'queued', 'blocked') and j.type <> 'command'
-   and not coalesce(a.agent_present and a.agent_enabled, false)
- group by 1, 2, 4 order by 1, 2, 4
+   and (:group::text is null or q.queue_group = :group) and not coalesce(a.agent_present and a.agent_enabled, false)
+ group by 1, 2, 4 order by 3 desc, 1, 2, 4
 
 -- name: conditions
 -- Return the conditions that jobs are blocked on.
 select condition, count(*) as jobs, policy, condition_since as since, tries as checks, next_check, tester
   from drover.blocked_jobs b
- group by condition, policy, condition_since, tries, next_check, tester order by condition, policy
+ group by condition, policy, condition_since, tries, next_check, tester order by 2 desc, condition, policy
 
 -- name: unknown_queues
 -- Return the queues that jobs name and that do not exist.
-select j.queue, sum(jobs)::bigint as jobs, string_agg(distinct j.type, ', ' order by j.type) as types
+select j.queue, sum(jobs)::bigint as jobs,
+       array_to_string((array_agg(distinct j.type order by j.type))[1:10], ', ')
+         || case when count(distinct j.type) > 10 then ' and ' || count(distinct j.type) - 10 || ' more' else '' end
+         as types
   from drover.job_states j
  where j.state in ('held', 'queued', 'blocked') and j.type <> 'command'
    and not exists (select from drover.queue where queue_name = j.queue)
- group by 1 order by 1
+ group by 1 order by 2 desc, 1
 
 -- name: queues
 select queue_name as queue, queue_concurrency as concurrency, queue_paused as paused,

@@ -386,7 +386,8 @@ lost as materialized (
          and jq_type = any (:types::text[]) and not jq_pk = any (:live::bigint[])
          and (jq_owner <> :owner::uuid or d.det_since < :before::timestamptz)
          and jq_queue in (select queue_name from drover.queue where queue_group = :group::text)
-         for no key update skip locked) j),
+         for no key update skip locked) j
+   where d.det_group = :group::text),
 turned as (
   update drover.detached d set det_turn = d.det_turn + 1 from lost
    where d.det_jq_fk = lost.jq_pk and d.det_attempt = lost.det_attempt
@@ -480,43 +481,73 @@ select count(*) from announced
 
 -- name: due
 -- Make rows claimable whose jq_wait_until has come, and fail those whose jq_not_after has passed; at most 5,000 of each
--- at a time. Return how many are claimable now, the parents among the failed ones, and the seconds to the next such
--- instant: negative if one has come already whose row is locked by another session or beyond the 5,000.
--- The next instant is the first row in the order of an index: `min` beside a second table would read all that wait.
-with ours as materialized (select queue_name from drover.queue where queue_group = :group::text),
+-- at a time, from the queue that is late longest. Return how many are claimable now, the parents among the failed ones,
+-- and the seconds to the next such instant: negative if one has come already whose row is locked by another session or
+-- beyond the 5,000.
+-- Of each queue of the group the first row in the order of each index is read, and no row of other queues. A held row
+-- fails when it is released too late; until then its instant is removed, so that it is not read again.
+with ours as materialized (
+  select queue_name as queue, ready, expiry
+    from drover.queue
+    left join lateral (
+      select jq_wait_until as ready from drover.jobqueue
+       where jq_queue = queue_name and jq_wait_until is not null order by jq_wait_until limit 1) w on true
+    left join lateral (
+      select jq_expires_at as expiry from drover.jobqueue
+       where jq_queue = queue_name and jq_expires_at is not null order by jq_expires_at limit 1) e on true
+   where queue_group = :group::text),
 ready as materialized (
-  select jq_pk from drover.jobqueue
-   where (jq_state = 'queued' and (jq_expires_at is null or jq_expires_at > now()) or jq_state = 'held')
-     and jq_wait_until <= now() and jq_queue in (select queue_name from ours)
-   limit 5000
-     for no key update skip locked),
+  select j.jq_pk
+    from (select queue from ours where ready <= now() order by ready) o cross join lateral (
+      select jq_pk from drover.jobqueue
+       where jq_queue = o.queue and jq_wait_until <= now()
+         and (jq_state = 'queued' and (jq_expires_at is null or jq_expires_at > now()) or jq_state = 'held')
+       order by jq_wait_until
+       limit 5000
+         for no key update skip locked) j
+   limit 5000),
 late as materialized (
-  select jq_pk from drover.jobqueue
-   where jq_state = 'queued' and jq_expires_at <= now() and jq_queue in (select queue_name from ours)
-   limit 5000
-     for no key update skip locked),
+  select j.jq_pk, j.jq_state
+    from (select queue from ours where expiry <= now() order by expiry) o cross join lateral (
+      select jq_pk, jq_state from drover.jobqueue
+       where jq_queue = o.queue and jq_expires_at <= now() and jq_state in ('held', 'queued')
+       order by jq_expires_at
+       limit 5000
+         for no key update skip locked) j
+   limit 5000),
 due as (
-  update drover.jobqueue set jq_wait_until = null where jq_pk = any (array(select jq_pk from ready)) returning jq_pk),
+  update drover.jobqueue
+     set jq_wait_until = null, jq_expires_at = case when jq_expires_at > now() then jq_expires_at end
+   where jq_pk = any (array(select jq_pk from ready)) returning jq_pk),
+shelved as (
+  update drover.jobqueue set jq_expires_at = null
+   where jq_pk = any (array(
+     select jq_pk from late where jq_state = 'held' and jq_pk not in (select jq_pk from ready)))),
 expired as (
   update drover.jobqueue
      set jq_state = 'failed', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,
          jq_endtext = 'not started by ' || jq_not_after, jq_wait_until = null
-   where jq_pk = any (array(select jq_pk from late))
+   where jq_pk = any (array(select jq_pk from late where jq_state = 'queued'))
   returning jq_pk, jq_has_children),
 announced as materialized (
-  select drover.announce(array_agg(jq_pk), array_agg('failed'::text)) from expired having count(*) > 0)
+  select drover.announce(array_agg(jq_pk), array_agg('failed'::text)) from expired having count(*) > 0),
+upcoming as materialized (
+  select least(
+           case when ready > now() then ready
+                when ready is not null then (
+                  select jq_wait_until from drover.jobqueue
+                   where jq_queue = queue and jq_wait_until is not null and jq_state in ('held', 'queued')
+                     and jq_pk not in (select jq_pk from ready) and jq_pk not in (select jq_pk from late)
+                   order by jq_wait_until limit 1) end,
+           case when expiry > now() then expiry
+                when expiry is not null then (
+                  select jq_expires_at from drover.jobqueue
+                   where jq_queue = queue and jq_expires_at is not null and jq_state in ('held', 'queued')
+                     and jq_pk not in (select jq_pk from late)
+                   order by jq_expires_at limit 1) end) as at
+    from ours)
 select (select count(*) from due), (select string_agg(jq_pk::text, ',') from expired where jq_has_children),
-       extract(epoch from least(
-         (select jq_wait_until from drover.jobqueue
-           where jq_state = 'queued' and jq_wait_until is not null and isfinite(jq_wait_until)
-             and jq_queue = any (array(select queue_name from ours)) and jq_pk not in (select jq_pk from ready)
-             and jq_pk not in (select jq_pk from late)
-           order by jq_wait_until limit 1),
-         (select jq_expires_at from drover.jobqueue
-           where jq_state = 'queued' and jq_expires_at is not null and isfinite(jq_expires_at)
-             and jq_queue = any (array(select queue_name from ours)) and jq_pk not in (select jq_pk from late)
-           order by jq_expires_at limit 1))
-         - now())
+       extract(epoch from (select min(at) from upcoming where isfinite(at)) - now())
   from (select count(*) from announced) t
 
 -- name: register
@@ -743,10 +774,14 @@ returning group_owner
 -- one submitter stand in a fair line. The log of each job gets a line. Return how many rows were given back, the
 -- parents among those that ended, and whether any locked row is left.
 with {{ownership}},
+others as materialized (  -- active daemons of other groups, whose records are none of our business
+  select group_owner from drover.scheduler_group
+   where group_name <> :group::text and group_owner is not null and group_lease_until > now()),
 recorded as materialized (
   select pk, max(hand_since) as since, bool_or(hand_owner = :owner::uuid) as is_ours,
          (array_agg(hand_owner order by hand_since desc))[1] as holder
-    from drover.in_hand, unnest(hand_jobs) as pk group by pk),
+    from drover.in_hand, unnest(hand_jobs) as pk
+   where hand_owner not in (select group_owner from others) group by pk),
 lost as materialized (
   select jq_pk, since, holder
     from recorded r join drover.jobqueue j on jq_pk between r.pk and r.pk
@@ -803,7 +838,7 @@ rescued as (
             over.agent, over.text),
 removed_records as (
   delete from drover.in_hand
-   where hand_owner <> :owner::uuid
+   where hand_owner <> :owner::uuid and hand_owner not in (select group_owner from others)
      and not exists (select from unnest(hand_jobs) as pk join drover.jobqueue j on j.jq_pk between pk and pk
                       where j.jq_state in ('claimed', 'running') or ({{may_be_in_hand}} and not drover.has_token(j)))),
 skipped as (
@@ -1166,9 +1201,11 @@ select recovery_condition from drover.recovery
 with picked as materialized (
   select j.jq_pk from drover.jobqueue j
    where j.jq_pk = any (array(
-           select pk from drover.queue
-             join drover.claimable on claim_type = :type::text and claim_queue = queue_name and claim_host = :host::text
-            cross join lateral unnest(coalesce(claim_jobs, array[claim_first])) as pk
+           select pk from drover.queue cross join lateral (
+               select coalesce(claim_jobs, array[claim_first]) as pks from drover.claimable
+                where claim_type = :type::text and claim_queue = queue_name and claim_host = :host::text
+                limit :most::integer) c
+            cross join lateral unnest(pks) as pk
             where queue_group = :group::text
             limit :most::integer))
      and jq_state = 'queued' and {{is_free}} and {{holds_lease}}
@@ -1680,47 +1717,44 @@ select case when :name::text not in (select group_name from drover.scheduler_gro
  where g.group_name = :group::text and g.group_owner = :owner::uuid
 
 -- name: rescan
--- Return the ended parents with edges that were not settled, in case a notification was lost. Also: a type that is not
--- configured as fair any more stays fair until none of its jobs waits in a line of its submitter, since a job without a
--- round always goes before one that has a round.
-with fair as (
-  update drover.agent a set agent_fair = w.is_fair
-    from (select agent_type, agent_present and agent_fair_file or exists (
-                   select from drover.claimable join drover.queue on queue_name = claim_queue
-                    where claim_type = agent_type and claim_line is not null and queue_group = agent_group) as is_fair
-            from drover.agent where agent_group = :group::text) w
-   where a.agent_group = :group::text and a.agent_type = w.agent_type and a.agent_fair <> w.is_fair)
-select string_agg(jq_pk::text, ',')
-  from (select distinct jdep_jq_depends_fk as top from drover.jobdepends where jdep_met_at is null) open
- cross join lateral (
-   select jq_pk, jq_end_bits from drover.jobqueue where jq_pk = top and jq_endtime is not null offset 0) p
- where exists (
-   select from drover.jobdepends d join drover.jobqueue c on c.jq_pk = d.jdep_jq_fk
-    where d.jdep_jq_depends_fk = p.jq_pk and d.jdep_met_at is null and c.jq_state in ('held', 'queued', 'blocked')
-      and (p.jq_end_bits & d.jdep_depends_bits <> 0 or d.jdep_on_unmet = 'skip') offset 0)
-
--- name: find_unknown_queues
--- Return the queues that do not exist and in which jobs of our types wait, `most` places at most, and how many wait
--- there: counted are 1,000 tokens each. The index is looked at between the places of queues that exist, never in these.
-with recursive places as (
-  select type, queue, type || case when next is null then chr(1) else '' end as type_below, coalesce(next, '') as below,
-         false as is_found
-    from (select agent_type as type, queue, lead(queue) over (partition by agent_type order by queue) as next
-            from drover.agent, (select '' collate "C" as queue union all select queue_name from drover.queue) q
-           where agent_group = :group::text) known
+-- Return the ended parents with edges that were not settled, in case a notification was lost, and where to go on, null
+-- at the end: looked at are up to `most` parents after the one given. Also: a type that is not configured as fair any
+-- more stays fair until none of its jobs waits in a line of its submitter, since a job without a round always goes
+-- before one that has a round. The queues in which jobs of a type wait in lines are read, one row of each.
+with recursive line as (
+  (select agent_type as type, n.claim_queue as queue
+     from drover.agent cross join lateral (
+       select claim_queue from drover.claimable
+        where claim_type = agent_type and claim_line is not null order by claim_queue limit 1) n
+    where agent_group = :group::text)
    union all
-  select p.type, n.claim_queue, p.type_below, p.below, true
-    from places p cross join lateral (
-      select claim_queue from drover.claimable
-       where (claim_type, claim_queue) > (p.type, p.queue) and (claim_type, claim_queue) < (p.type_below, p.below)
-       order by claim_type, claim_queue limit 1) n),
-unknown as materialized (select type, queue from places where is_found limit :most::integer)
-select queue, sum(jobs)
-  from unknown u cross join lateral (
-    select sum(size) as jobs
-      from (select coalesce(cardinality(claim_jobs), 1) as size from drover.claimable
-             where claim_type = u.type and claim_queue = u.queue limit 1000) tokens) waiting
- group by queue order by queue
+  select type, n.claim_queue from line cross join lateral (
+    select claim_queue from drover.claimable
+     where claim_type = type and claim_line is not null and claim_queue > queue order by claim_queue limit 1) n),
+fair as (
+  update drover.agent a set agent_fair = w.is_fair
+    from (select agent_type, agent_present and agent_fair_file or agent_type in (
+                   select type from line join drover.queue on queue_name = queue
+                    where queue_group = :group::text) as is_fair
+            from drover.agent where agent_group = :group::text) w
+   where a.agent_group = :group::text and a.agent_type = w.agent_type and a.agent_fair <> w.is_fair),
+parent(top, n) as (
+  (select jdep_jq_depends_fk, 1 from drover.jobdepends
+    where jdep_met_at is null and jdep_jq_depends_fk > :beyond::bigint order by jdep_jq_depends_fk limit 1)
+   union all
+  select o.jdep_jq_depends_fk, n + 1 from parent cross join lateral (
+    select jdep_jq_depends_fk from drover.jobdepends
+     where jdep_met_at is null and jdep_jq_depends_fk > top order by jdep_jq_depends_fk limit 1) o
+   where n < :most::integer)
+select (select string_agg(jq_pk::text, ',')
+          from parent cross join lateral (
+            select jq_pk, jq_end_bits from drover.jobqueue where jq_pk = top and jq_endtime is not null offset 0) p
+         where exists (
+           select from drover.jobdepends d join drover.jobqueue c on c.jq_pk = d.jdep_jq_fk
+            where d.jdep_jq_depends_fk = p.jq_pk and d.jdep_met_at is null
+              and c.jq_state in ('held', 'queued', 'blocked')
+              and (p.jq_end_bits & d.jdep_depends_bits <> 0 or d.jdep_on_unmet = 'skip') offset 0)),
+       case when (select count(*) from parent) >= :most::integer then (select max(top) from parent) end
 
 -- name: read_shared_settings
 -- Return the settings that commands and operators may have changed: queues, hosts and agent types of the group,
@@ -1817,10 +1851,13 @@ select u.name, s.is_moved, s.started, s.said
 -- the seconds until this is to be done again, if that is known.
 select dead, queued, seconds from drover.queue_deliveries(:group::text, :most::integer) where {{holds_lease}}
 
--- name: find_alternates
--- Enter jobs of our group among the dead letters, as alternates, whose type no scheduler serves or whose queue does not
--- exist, once each; `most` at most of those queued longest for a minute. They stay queued. Return how many.
-select drover.find_alternates(:group::text, :most::integer) where {{holds_lease}}
+-- name: find_unserved
+-- Look at up to `places` places in which jobs wait, after the one given: see drover.find_unserved. Return how many jobs
+-- of our group are new among the dead letters, as alternates; the queues that do not exist in which jobs of our types
+-- wait, with how many, as JSON; and the place to go on after, null at the end.
+select entered, unknown, f.type, f.queue
+  from drover.find_unserved(:group::text, :places::integer, :most::integer, :type::text, :queue::text) f
+ where {{holds_lease}}
 
 -- name: find_alerts
 -- Tell subscriptions of the site what drover.impossible shows for half a minute, once each. Return how many were told.
@@ -1834,6 +1871,10 @@ select drover.find_suspects(:most::integer) where {{holds_lease}}
 -- name: forget_events
 -- Remove a piece of the events that are not needed any more; return where to go on, null at the end.
 select drover.forget_events(:beyond::bigint, :most::integer)
+
+-- name: forget_subscriptions
+-- The same for subscriptions.
+select drover.forget_ended_subscriptions(:beyond::bigint, :most::integer)
 
 -- name: show_agents
 -- Write what drover.why shows of agent types: since and until when all their slots have failed, and why they wait; and

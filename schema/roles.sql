@@ -249,10 +249,10 @@ grant insert (jq_pk, jq_type, jq_args, jq_urgent, jq_queue, jq_timeout, jq_uniqu
   on drover.jobqueue to drover_scheduler;
 grant usage on sequence drover.jobqueue_jq_pk_seq to drover_scheduler;
 grant update (jq_state, jq_attempt, jq_owner, jq_schedinfo, jq_interruptions, jq_failures, jq_rescued, jq_retry_at,
-              jq_wait_until, jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits, jq_exitcode,
-              jq_signal, jq_result, jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint, jq_elapsedtime,
-              jq_processedtime, jq_expected_end, jq_done_by, jq_done_host, jq_done_pid, jq_first_start,
-              jq_attempt_start, jq_has_children, jq_priority)
+              jq_wait_until, jq_expires_at, jq_wanted, jq_queued, jq_starttime, jq_endtime, jq_endtext, jq_end_bits,
+              jq_exitcode, jq_signal, jq_result, jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_checkpoint,
+              jq_elapsedtime, jq_processedtime, jq_expected_end, jq_done_by, jq_done_host, jq_done_pid,
+              jq_first_start, jq_attempt_start, jq_has_children, jq_priority)
   on drover.jobqueue to drover_scheduler;
 grant insert, update on drover.host, drover.queue, drover.agent to drover_scheduler;
 grant delete on drover.queue to drover_scheduler;
@@ -280,8 +280,9 @@ grant execute on function drover.flush(timestamptz, boolean, integer, text, bigi
 grant execute on function
   drover.has_subscriptions(), drover.record(bigint[], text[]), drover.record_ends(text),
   drover.agent_event(bigint, text), drover.bury(bigint[], text[]), drover.queue_deliveries(text, integer),
-  drover.find_alternates(text, integer), drover.find_alerts(integer), drover.find_suspects(integer),
-  drover.forget_events(bigint, integer)
+  drover.find_alternates(text, integer), drover.find_unserved(text, integer, integer, text, text),
+  drover.find_alerts(integer), drover.find_suspects(integer), drover.forget_events(bigint, integer),
+  drover.forget_ended_subscriptions(bigint, integer)
   to drover_scheduler;
 -- Counts the ends that it announces, for drover metrics and drover stats.
 grant execute on function drover.count_ends(bigint[], text[]), drover.fold_tally(integer) to drover_scheduler;

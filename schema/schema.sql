@@ -1210,6 +1210,62 @@ begin
   return stage > 3;
 end $$;
 
+CREATE FUNCTION drover.find_unserved(of_group text, places integer, most integer, INOUT type text, INOUT queue text, OUT entered integer, OUT unknown jsonb) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+  served_by text;
+  is_ours   boolean;
+  looked    integer := 0;
+  one       record;
+  why       text;
+begin
+  entered := 0;
+  unknown := '{}';
+  for place in 1 .. places loop
+    select claim_type, claim_queue into type, queue from claimable c
+     where (claim_type, claim_queue) > (find_unserved.type, find_unserved.queue)
+     order by claim_type, claim_queue limit 1;
+    exit when type is null;
+    continue when type = 'command';
+    served_by := (select queue_group from drover.queue where queue_name = find_unserved.queue);
+    continue when served_by <> of_group;
+    is_ours := (select agent_present from agent where agent_group = of_group and agent_type = type);
+    if served_by is null and is_ours is not null then
+      unknown := unknown || jsonb_build_object(queue, coalesce((unknown ->> queue)::bigint, 0) + (
+        select sum(size) from (
+          select coalesce(cardinality(claim_jobs), 1) as size from claimable
+           where claim_type = type and claim_queue = find_unserved.queue
+           order by claim_type, claim_queue limit 100) tokens));
+    end if;
+    continue when case when served_by is null then of_group <> 'default' else coalesce(is_ours, false) end;
+    why := case when served_by is null then 'no queue ' || quote_literal(left(queue, 100))
+                else 'no scheduler serves type ' || quote_literal(left(type, 100)) end;
+    for one in
+      select j.jq_pk,
+             not exists (select from dead_letter where dead_jq_fk = j.jq_pk and dead_kind = 'alternate') as is_new
+        from (select unnest(coalesce(claim_jobs, array[claim_first])) as pk, claim_queued from claimable
+               where claim_type = type and claim_queue = find_unserved.queue
+               order by claim_type, claim_queue limit most) t
+       cross join lateral (select jq_pk from jobqueue where jq_pk = t.pk and jq_state = 'queued' offset 0) j
+       where claim_queued < now() - interval '1 minute'
+    loop
+      looked := looked + 1;
+      if one.is_new then
+        insert into dead_letter (dead_kind, dead_reason, dead_jq_fk, dead_text)
+        values ('alternate', 'no consumer', one.jq_pk, why);
+        perform drover.tell_site('alternate', 'job ' || one.jq_pk || ': ' || why);
+        entered := entered + 1;
+      end if;
+    end loop;
+    exit when looked >= most;
+  end loop;
+end $$;
+
 CREATE FUNCTION drover.first_of_kind(zones bigint[], type text, queue text, host text, submitter text, state text) RETURNS bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -1320,22 +1376,48 @@ begin
   return folded;
 end $$;
 
-CREATE FUNCTION drover.forget_events(beyond bigint, most integer) RETURNS bigint
+CREATE FUNCTION drover.forget_ended_subscriptions(beyond bigint, most integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 declare
   until bigint;
 begin
+  select max(sub_pk) into until from (
+    select sub_pk from subscription where sub_pk > beyond order by sub_pk limit most) s
+  having count(*) = most;
   delete from subscription
    where sub_pk = any (array(
      select sub_pk from subscription
-      where sub_expires < now() - interval '1 day'
-         or sub_scope = 'job' and not exists (select from jobqueue where jq_pk = sub_of::bigint)
-            and not exists (select from delivery where del_sub = sub_pk and del_state in ('waiting', 'sent'))
+      where sub_pk > beyond and sub_pk <= coalesce(until, 9223372036854775807)
+        and (sub_expires < now() - interval '1 day'
+             or sub_scope = 'job' and not exists (select from jobqueue where jq_pk = sub_of::bigint)
+                and not exists (select from delivery where del_sub = sub_pk and del_state in ('waiting', 'sent')))
         for update skip locked));
+  return until;
+end $$;
+
+CREATE FUNCTION drover.forget_events(beyond bigint, most integer) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  until bigint;
+  dead  bigint;
+begin
   select max(ev_pk) into until from (select ev_pk from event where ev_pk > beyond order by ev_pk limit most) e
   having count(*) = most;
+  dead := (select max(del_event) from (
+    select del_event from delivery
+     where del_event > beyond and del_event <= coalesce(until, 9223372036854775807)
+     order by del_event limit most) d having count(*) = most);
+  until := least(until, dead);  -- several deliveries have one event, or none
   delete from event
    where ev_pk > beyond and ev_pk <= coalesce(until, 9223372036854775807)
      and not exists (select from delivery where del_event = ev_pk and del_state in ('waiting', 'sent'))
@@ -1345,7 +1427,9 @@ begin
    where del_event > beyond and del_event <= coalesce(until, 9223372036854775807)
      and (not exists (select from event where ev_pk = del_event)
           or del_state = 'waiting' and not exists (select from subscription where sub_pk = del_sub));
-  delete from dead_letter where dead_date < now() - interval '30 days';
+  delete from dead_letter where dead_pk = any (array(
+    select dead_pk from (select dead_pk, dead_date from dead_letter order by dead_pk limit most) d
+     where dead_date < now() - interval '30 days'));
   perform drover.forget_subscriptions() where drover.has_subscriptions();  -- at the end: it locks out who ends jobs
   return until;
 end $$;
@@ -3479,8 +3563,9 @@ CREATE FUNCTION drover.subscribers(kind text, job bigint, owner name, tenant tex
     LANGUAGE sql STABLE
     AS $$
   select * from drover.subscription
-   where sub_key = any (case when kind in ('alternate', 'dead', 'alert') then array['site:']
-                             else array['job:' || job, 'owner:' || owner, 'tenant:' || tenant, 'site:'] end)
+   where sub_key = any (
+           (case when kind in ('alternate', 'dead', 'alert') then array['site:']
+                 else array['job:' || job, 'owner:' || owner, 'tenant:' || tenant, 'site:'] end) collate "default")
      and sub_kind in ('all', kind) and sub_enabled and (sub_expires is null or sub_expires > now())
      and drover.may_be_told(sub_owner, sub_scope, sub_of, owner)
 $$;
@@ -6483,9 +6568,13 @@ CREATE INDEX delivery_sent ON drover.delivery USING btree (del_owner, del_sub, d
 
 CREATE INDEX delivery_waiting ON drover.delivery USING btree (del_owner, del_sub, del_target, del_next, del_pk) WHERE ((del_state = 'waiting'::text) AND (del_next IS NOT NULL));
 
+CREATE INDEX detached_of_group ON drover.detached USING btree (det_group);
+
 CREATE INDEX event_of_job ON drover.event USING btree (ev_jq_fk, ev_pk);
 
 CREATE INDEX event_of_state ON drover.event USING btree (ev_jq_fk, ev_pk) WHERE (ev_kind = 'status'::text);
+
+CREATE INDEX host_of_group ON drover.host USING btree (host_group);
 
 CREATE INDEX item_failure_of_job ON drover.item_failure USING btree (item_jq_fk);
 
@@ -6497,9 +6586,11 @@ CREATE INDEX job_zone_open ON drover.job_zone USING btree (zone_state, zone_type
 
 CREATE INDEX jobdepends_of_parent ON drover.jobdepends USING btree (jdep_jq_depends_fk, jdep_jq_fk);
 
-CREATE INDEX jobqueue_due ON drover.jobqueue USING btree (jq_wait_until) WHERE (jq_wait_until IS NOT NULL);
+CREATE INDEX jobdepends_open ON drover.jobdepends USING btree (jdep_jq_depends_fk) WHERE (jdep_met_at IS NULL);
 
-CREATE INDEX jobqueue_expiring ON drover.jobqueue USING btree (jq_expires_at) WHERE (jq_expires_at IS NOT NULL);
+CREATE INDEX jobqueue_due ON drover.jobqueue USING btree (jq_queue, jq_wait_until) WHERE (jq_wait_until IS NOT NULL);
+
+CREATE INDEX jobqueue_expiring ON drover.jobqueue USING btree (jq_queue, jq_expires_at) WHERE (jq_expires_at IS NOT NULL);
 
 CREATE INDEX jobqueue_of_job ON drover.jobqueue USING btree (jq_job_fk) WHERE (jq_job_fk IS NOT NULL);
 
@@ -6514,6 +6605,12 @@ CREATE INDEX log_of_job ON drover.log USING btree (log_jq_fk) WHERE (log_jq_fk I
 CREATE INDEX log_of_no_job ON drover.log USING btree (log_pk) WHERE (log_jq_fk IS NULL);
 
 CREATE UNIQUE INDEX output_of_job ON drover.output USING btree (out_jq_fk, out_attempt, out_part);
+
+CREATE INDEX queue_of_group ON drover.queue USING btree (queue_group);
+
+CREATE INDEX queue_with_filter ON drover.queue USING btree (queue_priority) WHERE (queue_present AND (queue_route IS NOT NULL));
+
+CREATE INDEX queue_with_limit ON drover.queue USING btree (queue_max_length) WHERE (queue_max_length IS NOT NULL);
 
 CREATE UNIQUE INDEX recount_place_once ON drover.recount_place USING btree ((true));
 
@@ -6532,6 +6629,8 @@ CREATE INDEX share_by_role ON drover.share USING btree (share_with);
 CREATE UNIQUE INDEX site_once ON drover.site USING btree ((true));
 
 CREATE INDEX subscription_about ON drover.subscription USING btree (sub_key);
+
+CREATE INDEX subscription_expiring ON drover.subscription USING btree (sub_expires) WHERE (sub_expires IS NOT NULL);
 
 CREATE INDEX subscription_of_owner ON drover.subscription USING btree (sub_owner);
 

@@ -21,11 +21,13 @@ from typing import Any, Final, NamedTuple
 
 from scheduler.cli.arguments import filters_are_given, job_number_or_name, verb_arguments
 from scheduler.cli.database_session import MASKED, NOTHING, Session, connect
+from scheduler.cli.health import SHOW_ALL
 from scheduler.cli.jobs import COMMAND_TYPE, brief, chosen, in_words
 from scheduler.cli.output import Table, as_json, failed, print_records, print_rows, print_table, printable, warn
 from scheduler.cli.wait import Progress, job_ends
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
+from scheduler.model.list_bounds import WORST, and_more
 from scheduler.model.states import FAILED, JOB_STATES, TERMINAL
 from scheduler.model.verbs import SEE_RESULT, VERBS, CommandError, parse
 
@@ -148,11 +150,13 @@ def list_or_change(options: Namespace, config: Config) -> int:
             words = " ".join([VERB_OF[f"{options.command} {options.action}"].name, *options.words])
             return send_and_print(session, [words], options.wait, json=options.json)
         table = _list(session, options.command)
-        unknown = session.records("unknown_queues") if options.command == "queue" else []
+        unknown = session.first(WORST, "", "unknown_queues") if options.command == "queue" else None
     print_rows(table, json=options.json)
-    for row in unknown:
+    for row in unknown.records() if unknown else ():
         what = f"no queue '{row['queue']}', in which jobs wait: {row['jobs']}"
         warn(f"{what}; add it to the configuration, or with drover queue add")
+    if unknown and unknown.left:
+        warn(and_more(unknown.left, "queues that do not exist, in which jobs wait", SHOW_ALL))
     return 0
 
 

@@ -164,15 +164,17 @@ COMMANDS: Final[dict[str, Command]] = {
     "status": Command("status.show_status", "show what is wrong, agents, jobs and queues, as a screen holds it", (
         GROUP,
         argument("-v", "each slot and statement, and all rows", dest="verbose"),
-        argument("--json", "one JSON object, of all that -v shows"),
+        argument("--json", "one JSON object; long lists are cut unless -v is given too"),
         WATCH,
     ), "group"),
     "health": Command("health.show_health", "exit with 0 if all is well, 1 with warnings, 2 if work stands", (
         GROUP,
+        argument("--all", "all warnings, not the worst of each kind"),
         JSON_OBJECT,
     ), "group"),
     "stats": Command("stats.show_stats", "show rates, waiting and run times, backlogs, slow agents and errors", (
         argument("--since TIME", "since then: 90, 15m, 2d ago, or a local time; default: 1h", default="1h"),
+        argument("--all", "all rows of each table"),
         JSON_OBJECT,
     )),
     "submit": Command("submit.submit_jobs", "queue a job, or many", (

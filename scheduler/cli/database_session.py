@@ -111,6 +111,16 @@ class Session:
         cursor = psycopg.RawCursor(self.connection).execute(text, values)
         return Table(title, tuple(column.name for column in cursor.description or ()), cursor.fetchall())
 
+    def first(self, most: int, title: str, name: str, /, **parameters: Any) -> Table:
+        """Return the first rows of a statement, `most` at most, and how many it has beside them."""
+        text, values = self._permitted(name, parameters)
+        bounded = b"select *, count(*) over () from (%b\n) listed limit $%d" % (text, len(values) + 1)
+        cursor = psycopg.RawCursor(self.connection).execute(bounded, [*values, most])
+        *columns, _ = (column.name for column in cursor.description or ())
+        rows = cursor.fetchall()
+        left = rows[0][-1] - len(rows) if rows else 0
+        return Table(title, tuple(columns), [row[:-1] for row in rows], left=left)
+
     def rows(self, name: str, /, **parameters: Any) -> list[Any]:
         """Return the rows of a statement, as tuples."""
         return list(self.table("", name, **parameters).rows)

@@ -22,6 +22,7 @@ from scheduler.cli.unknown_checks import NotLooked, look, not_looked
 from scheduler.drivers.statements import FILES_REPLACED, lacks_files
 from scheduler.errors import DroverError
 from scheduler.model.config import Config
+from scheduler.model.list_bounds import UNBOUNDED, WORST, and_more
 
 COLUMNS: Final = ("warning", "who", "age", "what", "next")
 Row = tuple[str, str, timedelta | None, str, str]  # of COLUMNS
@@ -61,6 +62,7 @@ CRITICAL_KINDS: Final = {
 HIDDEN: Final = "hidden"  # what a role never sees is no reason: a note says it
 NOT_LOOKED_FOR: Final = "not looked for"
 UNKNOWN_KINDS: Final = {HIDDEN, NOT_LOOKED_FOR}
+SHOW_ALL: Final = "drover health --all shows them"
 # Warnings that only a role finds which may read all of a table.
 READERS_OF: Final = {"impossible": "impossible", "filters refused": "impossible", "lost role": "subscription"}
 OK, UNKNOWN, WARNING, CRITICAL = "ok", "unknown", "warning", "critical"
@@ -118,14 +120,14 @@ OF_DATABASE: Final = (
 
 def show_health(options: Namespace, config: Config) -> int:
     """Print a line for each warning of the group; return the exit status of the worst of them, by STATUS."""
-    name = options.group or config.scheduler.group
+    name, most = options.group or config.scheduler.group, UNBOUNDED if options.all else WORST
     head, unseen = "", list[str]()
     try:
         with connect(config) as session, session.connection.transaction():
             group = read_group(session, name)
             unseen = session.restrictions("jobqueue", "scheduler_status")
             head = headline(group)
-            warnings = [*group_warnings(session, name), *database_warnings(session, Limits())]
+            warnings = [*group_warnings(session, name, most), *database_warnings(session, Limits(), most)]
             unseen += [f"{who} {what}" for kind, who, _, what, _ in warnings if kind == HIDDEN]
             found = [*reasons(group, warnings)]
     except DroverError as error:
@@ -186,44 +188,60 @@ def headline(group: Mapping[str, Any]) -> str:
     return f"group {name}: {printable(owner)} is active since {since}, its lease ends in {left}"
 
 
-def group_warnings(session: Session, group: str) -> Iterator[Row]:
-    """Yield what keeps the work of a group waiting; nothing for a role that may not see it."""
+def group_warnings(session: Session, group: str, most: int = WORST) -> Iterator[Row]:
+    """Yield what keeps the work of a group waiting, the worst of each kind; nothing for a role that may not see it."""
     for kind, statement, next_step in OF_GROUP:
-        found = look(session, partial(session.rows, statement, group=group))
+        found = look(session, partial(session.first, most, "", statement, group=group))
         if isinstance(found, NotLooked):
             yield _not_looked_for(kind, found)
             continue
-        for who, age, what in found:
+        for who, age, what in found.rows:
             yield kind, who, age, what, next_step.replace("TYPE", who.removeprefix("type "))
-    yield from _unserved(session, group)
+        yield from _left_out(kind, found.left)
+    yield from _unserved(session, group, most)
 
 
-def _unserved(session: Session, group: str) -> Iterator[Row]:
+def _unserved(session: Session, group: str, most: int) -> Iterator[Row]:
     """Yield the types and queues that no scheduler serves, though jobs wait for them."""
-    types = look(session, partial(session.records, "unserved_types"))
-    queues = look(session, partial(session.records, "unknown_queues"))
-    for found in (types, queues):
-        if isinstance(found, NotLooked):
-            yield _not_looked_for("unserved", found)
-    for row in () if isinstance(types, NotLooked) else types:
-        if row["group"] == group:
+    types = look(session, partial(session.first, most, "", "unserved_types", group=group))
+    if isinstance(types, NotLooked):
+        yield _not_looked_for("unserved", types)
+    else:
+        for row in types.records():
             what = f"no scheduler serves it, it is {row['reason']}; jobs that wait: {row['jobs']}"
             next_step = UNSERVED_NEXT[row["reason"]].format(type=quote(row["type"]))
             yield "unserved", f"type {row['type']}", None, what, next_step
-    for row in () if isinstance(queues, NotLooked) else queues:
+        yield from _left_out("unserved", types.left, "types that no scheduler serves")
+    queues = look(session, partial(session.first, most, "", "unknown_queues"))
+    if isinstance(queues, NotLooked):
+        yield _not_looked_for("unserved", queues)
+        return
+    for row in queues.records():
         what = f"no scheduler has this queue; jobs that wait: {row['jobs']}, of type {row['types']}"
         yield "unserved", f"queue {row['queue']}", None, what, "add it to the configuration, or with drover queue add"
+    yield from _left_out("unserved", queues.left, "queues that no scheduler has")
 
 
-def database_warnings(session: Session, limits: Limits) -> Iterator[Row]:
-    """Yield everything that is wrong with the database at this moment, and what could not be looked for."""
+def stands_for(row: Row) -> int:
+    """Return how many warnings a row is: more than one if it is in place of those that are not shown."""
+    return int(row[3].split()[1].replace(",", "")) if row[4] == SHOW_ALL else 1
+
+
+def _left_out(kind: str, left: int, what: str = "") -> Iterator[Row]:
+    """Yield a warning in place of those that are not shown."""
+    if left:
+        yield kind, "", None, and_more(left, what), SHOW_ALL
+
+
+def database_warnings(session: Session, limits: Limits, most: int = WORST) -> Iterator[Row]:
+    """Yield what is wrong with the database, the worst of each kind, and what could not be looked for."""
     yield from _unusable_sessions(session)
-    yield from found_by(OF_DATABASE, session, limits)
+    yield from found_by(OF_DATABASE, session, limits, most)
     if session.access["impossible"] == ALL:
         yield from _walk_that_stands(session, limits)
 
 
-def found_by(checks: Iterable[Check], session: Session, limits: Limits) -> Iterator[Row]:
+def found_by(checks: Iterable[Check], session: Session, limits: Limits, most: int = WORST) -> Iterator[Row]:
     """Yield what these checks find, as far as the role may look, and what could not be looked for."""
     values = asdict(limits) | schema_names()
     may_not = {kind for kind, table in READERS_OF.items() if session.access[table] != ALL}
@@ -232,8 +250,9 @@ def found_by(checks: Iterable[Check], session: Session, limits: Limits) -> Itera
         if isinstance(found, NotLooked):
             yield _not_looked_for(kind, found)
             continue
-        for who, age, what, *own in found:
+        for who, age, what, *own in found[:most]:
             yield kind, who, age, what, own[0] if own else next_step
+        yield from _left_out(kind, max(len(found) - most, 0))
 
 
 def _walk_that_stands(session: Session, limits: Limits) -> Iterator[Row]:

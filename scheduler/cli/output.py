@@ -28,13 +28,14 @@ FAILED: Final = 1
 class Table:
     """Rows as a query returned them, under the names of its columns.
 
-    `spare` are columns that a narrow terminal may do without, the first of them first.
+    `spare` are columns that a narrow terminal may do without, the first of them first; `left` rows are left out.
     """
 
     title: str
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Any]]
     spare: tuple[str, ...] = ()
+    left: int = 0
 
     def values(self) -> list[list[Any]]:
         """Return the values of each column."""

@@ -7,7 +7,7 @@ role that sees its own jobs alone their rows are read instead. Errors are looked
 from argparse import Namespace
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -16,9 +16,10 @@ from scheduler.cli.jobs import instant
 from scheduler.cli.output import Table, as_json, cell, print_table, span, warn
 from scheduler.model.config import Config
 from scheduler.model.counters import BIN_ERROR, quantile
+from scheduler.model.list_bounds import LISTED, UNBOUNDED, WORST, and_more
 from scheduler.model.states import DONE, FAILED
 
-SLOW_AGENTS: Final = 10
+SHOW_ALL: Final = "drover stats --all shows them"
 REASONS: Final = 20  # of failures, and agents with errors
 LOG_LINES: Final = 100_000  # the newest, which errors are looked for in
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -39,10 +40,12 @@ class Stats:
 def show_stats(options: Namespace, config: Config) -> int:
     """Print a line about all jobs, and tables; or one JSON object."""
     with connect(config) as session:
-        stats = read_stats(session, options.since)
+        stats = read_stats(session, options.since, show_all=options.all)
     if options.json:
         tables = {name: table and table.records() for name, table in stats.tables.items()}
-        print(as_json({"since": stats.since, **stats.total, "error": BIN_ERROR, **tables, "unseen": stats.unseen}))
+        left_out = {name: table.left for name, table in stats.tables.items() if table and table.left}
+        print(as_json({"since": stats.since, **stats.total, "error": BIN_ERROR, **tables, "left_out": left_out,
+                       "unseen": stats.unseen}))  # fmt: skip
         return 0
     total = stats.total
     rate = f", {total['per_minute']:,} a minute" if total["ended"] else ""
@@ -52,13 +55,16 @@ def show_stats(options: Namespace, config: Config) -> int:
         if table and table.rows:
             print()
             print_table(in_words(table))
+            if table.left:
+                print(and_more(table.left, how=SHOW_ALL))
     for sentence in stats.unseen:
         warn(sentence)
     return 0
 
 
-def read_stats(session: Session, since_text: str) -> Stats:
+def read_stats(session: Session, since_text: str, *, show_all: bool = False) -> Stats:
     """Return the figures since an instant, which the text names. Errors: ConfigError if it names none."""
+    listed, reasons, slowest = (UNBOUNDED,) * 3 if show_all else (LISTED, REASONS, WORST)
     with session.connection.transaction():
         session.run("one_moment")
         start = instant(session, "--since", since_text, sign=-1) or datetime.max
@@ -68,11 +74,11 @@ def read_stats(session: Session, since_text: str) -> Stats:
         sees_log = session.access["log"] != NOTHING
         agents = sorted(_ended(counts, minutes, "type", "host"), key=lambda row: row["ran_p95"] or 0.0, reverse=True)
         tables = {
-            "types": _table(f"Jobs that ended (times within {BIN_ERROR:.0%})", _ended(counts, minutes, "type")),
-            "backlog": replace(session.table("", "backlog"), title="Jobs that could start"),
-            "agents": _table("Slowest agents", agents[:SLOW_AGENTS], "per_minute", *_names("waited")),
-            "failures": session.table("Failures", "failure_stats", since=start, limit=REASONS),
-            "errors": session.table("Errors in the log", "error_stats", since=start, most=LOG_LINES, limit=REASONS)
+            "types": _table(f"Jobs that ended (times within {BIN_ERROR:.0%})", _ended(counts, minutes, "type"), listed),
+            "backlog": session.first(listed, "Jobs that could start", "backlog"),
+            "agents": _table("Slowest agents", agents, slowest, "per_minute", *_names("waited")),
+            "failures": session.table("Failures", "failure_stats", since=start, limit=reasons),
+            "errors": session.table("Errors in the log", "error_stats", since=start, most=LOG_LINES, limit=reasons)
             if sees_log
             else None,
         }
@@ -119,9 +125,10 @@ def _names(what: str) -> list[str]:
     return [f"{what}_{name}" for name in QUANTILES]
 
 
-def _table(title: str, rows: Sequence[Mapping[str, Any]], *left_out: str) -> Table:
+def _table(title: str, rows: Sequence[Mapping[str, Any]], most: int, *left_out: str) -> Table:
     columns = [key for key in (rows[0] if rows else {}) if key not in left_out]
-    return Table(title, tuple(columns), [tuple(row[key] for key in columns) for row in rows])
+    shown = [tuple(row[key] for key in columns) for row in rows[:most]]
+    return Table(title, tuple(columns), shown, left=len(rows) - len(shown))
 
 
 def in_words(table: Table) -> Table:
@@ -135,7 +142,7 @@ def in_words(table: Table) -> Table:
         (*(row[name] for name in plain), *(" / ".join(brief(row[name]) for name in _names(what)) for what in kinds))
         for row in table.records()
     ]
-    return Table(table.title, columns, rows, ("items",))
+    return Table(table.title, columns, rows, ("items",), table.left)
 
 
 def brief(seconds: float | None) -> str:

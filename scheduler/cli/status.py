@@ -30,11 +30,13 @@ from scheduler.cli.health import (
     level_of,
     read_group,
     sentence,
+    stands_for,
 )
 from scheduler.cli.output import Table, as_json, print_fields, print_table, printable
 from scheduler.cli.wait import WAITING_NAME, redraw
 from scheduler.errors import ConfigError, DroverError
 from scheduler.model.config import Config
+from scheduler.model.list_bounds import LISTED, UNBOUNDED, WORST, and_more
 from scheduler.model.states import JOB_STATES, STATE_NAMES
 from scheduler.package_data import version
 
@@ -63,21 +65,22 @@ def show_status(options: Namespace, config: Config) -> int:
         known = [known for (known,) in session.rows("group_names")] if options.group else []
         if known and name not in known:
             raise ConfigError(f"no group {name}: there are {', '.join(known)}")
-        everything = partial(_print_json, session, name)
-        draw = everything if options.json else partial(_print, session, name, is_verbose=options.verbose)
+        draw = partial(_print_json if options.json else _print, session, name, is_verbose=options.verbose)
         if options.watch:
             redraw(session, draw)
         draw()
     return 0
 
 
-def _print_json(session: Session, name: str) -> None:
+def _print_json(session: Session, name: str, *, is_verbose: bool) -> None:
     with session.connection.transaction():
         head = _head(session, name)
         hidden = HIDDEN_PARTS.get(session.access["scheduler_status"], ())
-        warnings = [dict(zip(COLUMNS, row, strict=True)) for row in _warnings(session, name)]
-        parts = {key: None if key in hidden else part.records() for key, part in _parts(session, name)}
-    print(as_json(head | {"warnings": warnings} | parts))
+        warnings = [dict(zip(COLUMNS, row, strict=True)) for row in _warnings(session, name, is_verbose=is_verbose)]
+        tables = dict(_parts(session, name, is_verbose=is_verbose))
+    parts = {key: None if key in hidden else part.records() for key, part in tables.items()}
+    left_out = {key: part.left for key, part in tables.items() if part.left}
+    print(as_json(head | {"warnings": warnings} | parts | {"left_out": left_out}))
 
 
 def _print(session: Session, name: str, *, is_verbose: bool) -> None:
@@ -88,16 +91,16 @@ def _print(session: Session, name: str, *, is_verbose: bool) -> None:
         print(headline(head["group"]), *(f"note: {note}" for note in notes), sep="\n")
         if clients := head["waiting_clients"]:
             print(clients, "client waits" if clients == 1 else "clients wait", "for jobs or answers")
-        warnings = list(_warnings(session, name))
+        warnings = list(_warnings(session, name, is_verbose=is_verbose))
         lines -= 1 + len(notes) + bool(clients) + _print_warnings(warnings, lines / 2)
         sys.stdout.flush()  # what is wrong is on the screen before the queue is read, which a session may keep locked
-        parts = dict(_parts(session, name))
-    parts["agents"] = agents(parts["slots"])
+        parts = dict(_parts(session, name, is_verbose=is_verbose))
+    parts["agents"] = _cut(agents(parts["slots"]), UNBOUNDED if is_verbose else LISTED)
     shown = [part for key in (WITH_V if is_verbose else SHOWN) if (part := parts[key]).rows]
     for part, rows in zip(shown, shares([len(part.rows) for part in shown], lines), strict=True):
         print()
         print_table(replace(part, rows=part.rows[:rows], spare=SPARE))
-        _tell_more(len(part.rows) - rows)
+        _tell_more(part.left + len(part.rows) - rows)
 
 
 def _head(session: Session, name: str) -> dict[str, Any]:
@@ -108,9 +111,10 @@ def _head(session: Session, name: str) -> dict[str, Any]:
     }
 
 
-def _warnings(session: Session, name: str) -> Iterator[Row]:
-    yield from group_warnings(session, name)
-    yield from database_warnings(session, Limits())
+def _warnings(session: Session, name: str, *, is_verbose: bool) -> Iterator[Row]:
+    most = UNBOUNDED if is_verbose else WORST
+    yield from group_warnings(session, name, most)
+    yield from database_warnings(session, Limits(), most)
 
 
 def _print_warnings(warnings: Sequence[Row], lines: float) -> int:
@@ -122,7 +126,7 @@ def _print_warnings(warnings: Sequence[Row], lines: float) -> int:
     most = max(sum(height <= lines for height in heights[1:]), 1)
     print()
     print_fields(fields[:most], "Warnings", [level_of(row) for row in warnings[:most]])
-    _tell_more(len(warnings) - most)
+    _tell_more(sum(map(stands_for, warnings[most:])))
     return heights[most]
 
 
@@ -134,7 +138,7 @@ def _heights(fields: Sequence[tuple[str, str]]) -> Iterator[int]:
 
 def _tell_more(more: int) -> None:
     if more > 0:
-        print(f"and {more:,} more; drover status -v lists all")
+        print(and_more(more, how="drover status -v lists all"))
 
 
 def shares(needs: Sequence[int], lines: float, beside: int = TABLE_LINES) -> list[int]:
@@ -157,17 +161,29 @@ def standby_notes(group: Mapping[str, Any]) -> list[str]:
     return ["the group has no standby, which would take over if this scheduler ended"] if is_alone else []
 
 
-def _parts(session: Session, name: str) -> Iterator[tuple[str, Table]]:
-    """Yield each table as it is read."""
+def _parts(session: Session, name: str, *, is_verbose: bool) -> Iterator[tuple[str, Table]]:
+    """Yield each table as it is read; those that no configuration bounds are cut, unless -v is given."""
+    worst, listed = (UNBOUNDED, UNBOUNDED) if is_verbose else (WORST, LISTED)
     yield "schedulers", session.table("Schedulers", "schedulers", group=name)
     yield "slots", session.table("Slots", "slots", group=name)
-    yield "detached", session.table("Detached jobs", "detached_jobs")
-    yield "jobs", jobs_by_type(session.rows("job_counts"))
-    yield "unserved", session.table("Types that no scheduler serves", "unserved_types")
-    yield "unknown_queues", session.table("Jobs in queues that do not exist", "unknown_queues")
-    yield "conditions", session.table("Conditions that jobs are blocked on", "conditions")
-    yield "queues", session.table("Queues", "queues", group=name)
+    yield "detached", session.first(listed, "Detached jobs", "detached_jobs")
+    yield "jobs", _cut(jobs_by_type(session.rows("job_counts")), listed)
+    yield "unserved", session.first(worst, "Types that no scheduler serves", "unserved_types", group=None)
+    yield "unknown_queues", session.first(worst, "Jobs in queues that do not exist", "unknown_queues")
+    yield "conditions", session.first(worst, "Conditions that jobs are blocked on", "conditions")
+    yield "queues", session.first(listed, "Queues", "queues", group=name)
     yield "statements", session.table("Statements of the schedulers", "statements", group=name)
+
+
+def _cut(table: Table, most: int) -> Table:
+    """Return the rows with the largest numbers, in the order that they have, if there are more than so many."""
+    largest = sorted(range(len(table.rows)), key=lambda place: -sum(filter(_is_number, table.rows[place])))
+    kept = [table.rows[place] for place in sorted(largest[:most])]
+    return replace(table, rows=kept, left=len(table.rows) - len(kept))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int)
 
 
 def jobs_in_states(counts: Sequence[tuple[str, str, int]]) -> dict[str, int]:

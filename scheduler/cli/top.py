@@ -29,6 +29,7 @@ from scheduler.cli.status import jobs_in_states, shares
 from scheduler.cli.terminal import STYLES
 from scheduler.errors import ConfigError, DroverError
 from scheduler.model.config import Config
+from scheduler.model.list_bounds import LISTED
 from scheduler.model.states import TERMINAL
 
 LOOK_S: Final = 2.0
@@ -169,7 +170,8 @@ class _Top:
             return View(
                 headline(group), list(group_warnings(session, name)),
                 counts, jobs_per_s, items_per_s, slots,
-                session.records("queues", group=name), session.records("conditions"),
+                session.first(LISTED, "", "queues", group=name).records(),
+                session.first(LISTED, "", "conditions").records(),
                 session.records("top_jobs", limit=JOBS),
             )  # fmt: skip
 

@@ -16,9 +16,10 @@ from scheduler.daemon.command_rows import Ask, Commands, Context, DaemonControl,
 from scheduler.daemon.condition_checks import PIECE, check_next
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.detached_jobs import AGAIN_S, DetachedJobs
-from scheduler.daemon.event_deliveries import Deliveries
+from scheduler.daemon.event_deliveries import go_on as go_on_with_deliveries
 from scheduler.daemon.log import log_line
 from scheduler.daemon.schedule_starts import start_due
+from scheduler.daemon.upkeep import GAP_S, Upkeep
 from scheduler.drivers.loop import ConnectionLostError, Loop, Steps
 from scheduler.drivers.os_calls import resident_mb
 from scheduler.drivers.statement_runner import RefusedError
@@ -39,7 +40,6 @@ DUE_GAP_S: Final = 0.2  # between two statements for due rows
 GATHERED: Final = ("due", "recovery", "deliveries")  # tasks that wait for more of their kind
 SLOW_S: Final = 1.0  # a statement that took longer is worth a warning
 OWN_AGE_S: Final = 10.0  # a row of ours that is this old and not in memory was lost on its way
-MOST_NAMED: Final = 100  # queues that do not exist
 COUNT_GAP_S: Final = 5.0  # between two statements for drover metrics, while there is something to count
 FOLDED: Final = 10_000  # rows of what was counted that are folded at once
 SUSPECTS: Final = 2000  # rows that one step of the walk looks at for drover.impossible: some 30 ms of the server
@@ -61,9 +61,8 @@ class PeriodicTasks:
         self._loop, self._timers, self._core, self._lease = loop, timers, core, lease
         self._ask, self._connections, self.detached = ask, connections, detached
         self._slowest: dict[str, float] = {}  # seconds of statements that a warning was about
-        self._unknown_queues: set[str] = set()  # that a warning was about
         self._flush: FlushPass | None = None  # under way
-        self._deliveries = Deliveries()
+        self._upkeep = Upkeep()
         self._recent_turn = 0.0  # seconds of the longest one between the last two shows of everything
         self._knows_conditions = False  # of those that the owner of the group before us left
         self._began = loop.now
@@ -80,8 +79,8 @@ class PeriodicTasks:
             "starts": self._stop_unstartable,
             "schedules": self._start_schedules,
             "deliveries": self._go_on_with_deliveries,
-            "tidy": self._tidy_events,
             "suspects": self._find_suspects,
+            "upkeep": self._keep_up,
             "rescan": self._rescan,
             "rescue": self.give_back_lost,
             "detached": self._find_detached,
@@ -225,12 +224,13 @@ class PeriodicTasks:
             self._due_in("schedules", seconds)
 
     def _go_on_with_deliveries(self) -> Steps[None]:
-        seconds = yield from self._deliveries.go_on(self._ask)
+        seconds = yield from go_on_with_deliveries(self._ask)
         if seconds is not None:
             self._due_in("deliveries", max(DUE_GAP_S, seconds))
 
-    def _tidy_events(self) -> Steps[None]:
-        yield from self._deliveries.tidy(self._ask)
+    def _keep_up(self) -> Steps[None]:
+        if (yield from self._upkeep.go_on(self.context)):
+            self._due_in("upkeep", GAP_S)
 
     def _find_suspects(self) -> Steps[None]:
         """Make a step of the walk that finds what cannot be; many rows take many steps, so that none is dear."""
@@ -241,25 +241,15 @@ class PeriodicTasks:
     def _rescan(self) -> Steps[None]:
         """Find what was missed: dependencies that are not settled, queues, rows of ours that got lost, wake-ups."""
         self._due["rescan"] = self._loop.now + self._timers.rescan
-        self.context.settle_listed((yield from self._ask("rescan"))[0][0])
-        yield from self._warn_of_unknown_queues()
+        self._upkeep.begin()
         yield from self.give_back_lost(OWN_AGE_S)
         self.bring_forward("detached")
         self._core.handle(Woken(), self._loop.now)
         self.bring_forward("tables")
-        for task in ("due", "deliveries", "tidy", "fold"):
+        for task in ("due", "deliveries", "upkeep", "fold"):
             self.bring_forward(task)
         yield from self._ask("remove_dead", age=2 * self._timers.lease)
         self.read_commands_in(0.0)
-
-    def _warn_of_unknown_queues(self) -> Steps[None]:
-        """Warn of each queue that jobs of our types name and that does not exist, once as long as that is so."""
-        rows = yield from self._ask("find_unknown_queues", most=MOST_NAMED)
-        found = {text_of(name): text_of(jobs) for name, jobs in rows}
-        for name in sorted(found.keys() - self._unknown_queues):
-            what = f"no queue '{name}', in which jobs wait: {found[name]}"
-            log_line("warning", f"{what}; add it to the configuration, or with drover queue add")
-        self._unknown_queues = set(found)
 
     def give_back_lost(self, age: float = OWN_AGE_S) -> Steps[None]:
         """Give back rows of other owners, and rows of ours at least `age` seconds old that are not in memory."""

@@ -11,10 +11,12 @@ from starlette.requests import Request
 from scheduler.cli.database_session import NOTHING, Session
 from scheduler.cli.health import group_warnings, headline, level_of, read_group, sentence
 from scheduler.cli.job_lists import find, reading
+from scheduler.cli.output import Table
 from scheduler.cli.show import describe
 from scheduler.cli.stats import STARTED
 from scheduler.cli.status import jobs_in_states
 from scheduler.model.counters import quantile
+from scheduler.model.list_bounds import LISTED
 from scheduler.model.states import DONE, IN_HAND, JOB_STATES, TERMINAL
 from scheduler.model.verbs import LARGEST_PK
 from scheduler.web import job_filter
@@ -52,20 +54,31 @@ def overview(request: Request, session: Session) -> Page:
     with session.connection.transaction():
         facts = read_group(session, group)
         counts = cached("counts", COUNT_AGE_S, lambda: session.rows("job_counts"))
+        agents, types = session.first(LISTED, "", "list_agent"), types_of(counts)
+        lists = {
+            "queues": session.first(LISTED, "", "list_queue"),
+            "hosts": session.first(LISTED, "", "list_host"),
+            "slots": Table("", (), ()),
+        }
+        if session.access["scheduler_status"] != NOTHING:
+            lists["slots"] = session.first(LISTED, "", "slots", group=group)
+        names = {agent["type"] for agent in agents.records()}
+        others = [(name, states) for name, states in types if name not in names]
         values = {
             "headline": headline(facts),
             "is_active": facts["active"],
             "warnings": [(level_of(row), *sentence(row)) for row in group_warnings(session, group)],
             "restrictions": session.restrictions("jobqueue", "scheduler_status"),
             "states": jobs_in_states(counts),
-            "types": types_of(counts),
+            "types": {name: states for name, states in types if name in names},
+            "others": others[:LISTED],
+            "agents": agents.records(),
             "history": cached("history", PLOT_AGE_S, lambda: plots(minutes_of(session.records("history")))),
             "backlog": {row["queue"]: row for row in session.records("backlog")},
+            **{name: table.records() for name, table in lists.items()},
+            "left": {name: table.left for name, table in lists.items()}
+            | {"agents": agents.left + len(others[LISTED:])},
             "zone_offset_s": int(zone_offset().total_seconds()),
-            "queues": session.records("list_queue"),
-            "hosts": session.records("list_host"),
-            "agents": session.records("list_agent"),
-            "slots": [] if session.access["scheduler_status"] == NOTHING else session.records("slots", group=group),
         }
     return Page("overview.html", values, poll_s=15.0)
 
@@ -80,7 +93,8 @@ def types_of(counts: list[tuple[str, str, int]]) -> list[tuple[str, dict[str, in
     kinds: dict[str, dict[str, int]] = {}
     for kind, state, count in counts:
         kinds.setdefault(kind, dict.fromkeys(JOB_STATES, 0))[state] += count
-    return sorted((kind, states) for kind, states in kinds.items() if kind != "command")
+    found = [(kind, states) for kind, states in kinds.items() if kind != "command"]
+    return sorted(found, key=lambda each: (-each[1]["queued"], each[0]))
 
 
 def plots(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -195,4 +209,5 @@ def schedules(_request: Request, session: Session) -> Page:
 
 def conditions(_request: Request, session: Session) -> Page:
     """Show the conditions that jobs are blocked on, and how they are tested."""
-    return Page("conditions.html", {"rows": session.records("conditions")}, poll_s=15.0)
+    found = session.first(LISTED, "", "conditions")
+    return Page("conditions.html", {"rows": found.records(), "left": found.left}, poll_s=15.0)

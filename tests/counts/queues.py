@@ -51,9 +51,11 @@ class Straight:
 
     def explain(self, query: Query, values: Mapping[str, object]) -> dict[str, Any]:
         """Run a named query, take back what it did, and return the plan as it was carried out."""
-        given = [sql.Literal((encode(values[name]) or b"").decode()) for name in query.names]
-        execute = sql.SQL("explain (analyze, buffers, format json) execute {} ({})").format(
-            sql.Identifier(self._name(query).decode()), sql.SQL(", ").join(given)
+        cells = [encode(values[name]) for name in query.names]
+        given = [sql.Literal(None if cell is None else cell.decode()) for cell in cells]
+        arguments = sql.SQL("({})").format(sql.SQL(", ").join(given)) if given else sql.SQL("")
+        execute = sql.SQL("explain (analyze, buffers, format json) execute {} {}").format(
+            sql.Identifier(self._name(query).decode()), arguments
         )
         self.run("begin")
         (cell,) = self.run(execute.as_string()).rows[0]

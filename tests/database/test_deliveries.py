@@ -177,7 +177,7 @@ def test_a_job_that_nobody_takes_is_an_alternate_once_and_stays_t38_t101_t32(wat
     fetch(database, "insert into drover.jobqueue (jq_type, jq_queue) values ('a', 'nowhere')")
     fetch(database, "update drover.jobqueue set jq_queued = now() - interval '1 hour' where jq_pk <> 2")
     for expected in (2, 0):
-        ((found,),) = rows_of(watch("find_alternates", most=10))
+        ((found, *_),) = rows_of(watch("find_unserved", places=10, most=10, type="", queue=""))
         assert int(found) == expected
     assert fetch(database, "select dead_kind, dead_jq_fk, dead_text from drover.dead_letter order by 2") == [
         ("alternate", 1, "no scheduler serves type 'a'"),

@@ -74,19 +74,19 @@ CHORES: dict[str, dict[str, object]] = {
     "due": {},
     "read_shared_settings": {},
     "due_schedules": {"most": 200, "late": 30.0},
-    "rescan": {},
-    "find_unknown_queues": {"most": 100},
+    "rescan": {"beyond": 0, "most": 200},
     "rescue": {"live": [], "age": 60.0},
     "read_commands": {**VERBS_ABOUT, "passed": []},
     "close_runs": {},
     "close_commands": {"every": VERBS_ABOUT["every"]},
     "remove_dead": {"age": 60.0},
     "queue_deliveries": {"most": 200},
-    "find_alternates": {"most": 200},
+    "find_unserved": {"places": 100, "most": 200, "type": "", "queue": ""},
     "find_alerts": {"most": 200},
     "find_suspects": {"most": 20},
     "read_start_conditions": {},
-    "forget_events": {"beyond": 0, "most": 5000},
+    "forget_events": {"beyond": 0, "most": 200},
+    "forget_subscriptions": {"beyond": 0, "most": 200},
 }
 ANY = [Claim(pk, 1, b"", b"1n", WANT) for pk in range(1, BATCH + 1)]
 

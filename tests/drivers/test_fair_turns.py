@@ -225,7 +225,7 @@ def register(desk: Desk, **fair: bool) -> None:
 
 
 def rescan(desk: Desk) -> None:
-    rows_of(ask(desk.loop, desk.connection, QUERIES["rescan"], group="default"))
+    rows_of(ask(desk.loop, desk.connection, QUERIES["rescan"], group="default", beyond=0, most=200))
 
 
 def is_fair(queue: psycopg.Connection) -> bool:

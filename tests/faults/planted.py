@@ -87,8 +87,8 @@ FAULTS: Final = (
     _fault(
         "locked_rows_that_expire_are_waited_for",
         QUERIES,
-        "(select queue_name from ours)\n   limit 5000\n     for no key update skip locked),\ndue",
-        "(select queue_name from ours)\n   limit 5000\n     for no key update),\ndue",
+        "order by jq_expires_at\n       limit 5000\n         for no key update skip locked) j",
+        "order by jq_expires_at\n       limit 5000\n         for no key update) j",
         "drivers/test_watch_statements.py::test_a_locked_expired_row_does_not_block_others_c23",
     ),
     _fault(

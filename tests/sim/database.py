@@ -85,6 +85,7 @@ class Database:
         for row in rows:
             self.rows[row.pk] = self.open[row.pk] = row
             row.is_dated = row.expires is not None
+            row.not_after = row.expires
             if row.state == QUEUED:
                 self.queued.setdefault(row.place, {})[row.pk] = row
                 self._line_up(row, is_back=False)
@@ -136,8 +137,7 @@ class Database:
         self.hand.pop(row.pk, None)
         if state not in IN_HAND:
             row.owner = row.start = None
-        if state not in (HELD, QUEUED):
-            row.expires = None
+        row.expires = row.not_after if state in (HELD, QUEUED) and row.attempt == 0 else None
         if state in IN_HAND:
             self.hand[row.pk] = row
         elif state == QUEUED:
@@ -462,6 +462,9 @@ class Database:
         waiting = [row for place in self.queued.values() for row in place.values()]
         late = [row for row in waiting if row.expires is not None and row.expires <= now]
         held = [row for row in self.open.values() if row.state == HELD]
+        for row in held:
+            if row.expires is not None and row.expires <= now:
+                row.expires = None
         due = [
             row for row in held + waiting if row.wait_until is not None and row.wait_until <= now and row not in late
         ]
@@ -471,7 +474,7 @@ class Database:
         for row in late:
             row.bits, row.text = 2, "not started in time"
             self.move(row, FAILED, now)
-        nexts = [t for row in waiting for t in (row.wait_until, row.expires) if t is not None and t > now]
+        nexts = [t for row in held + waiting for t in (row.wait_until, row.expires) if t is not None and t > now]
         return len(due), [row.pk for row in late if row.edges], min(nexts) - now if nexts else None
 
     def rescue(self, owner: str, live: Sequence[int], age: float, now: float) -> tuple[int, list[int]]:

@@ -40,7 +40,8 @@ class Row:
     round: int = 0  # in that line
     queued: float = 0.0
     wait_until: float | None = None
-    expires: float | None = None  # until the first claim
+    not_after: float | None = None
+    expires: float | None = None  # the same until the first claim, and while it has not come of a held row
     msq: bool = False
     runonpfile: str | None = None
     key: str | None = None

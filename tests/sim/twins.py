@@ -361,7 +361,7 @@ class Twins:
     def unsettled(self) -> None:
         """Find ended parents that nobody settled, and settle them."""
         with self.instant():
-            ((parents,),) = self._ask(self.queries["rescan"], group="default")
+            ((parents, _),) = self._ask(self.queries["rescan"], group="default", beyond=0, most=10_000)
             _same("unsettled", sorted(self.fake.unsettled()), _numbers(parents))
         self.settle(_numbers(parents))
 

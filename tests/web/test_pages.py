@@ -223,3 +223,12 @@ def test_a_page_that_takes_too_long_advises_what_can_help(web_database: str) -> 
         "a statement was cancelled: canceling statement due to statement timeout; a statement of a page may take 10 s: "
         "choose fewer jobs, by type, queue or age, or ask by a command: drover ls, drover status"
     )
+
+
+def test_overview_has_an_end_however_many_types_are_invented(operator: TestClient, rows: psycopg.Connection) -> None:
+    rows.execute("insert into drover.jobqueue (jq_type) select 'type' || i from generate_series(1, 500) i")
+    rows.execute("insert into drover.queue (queue_name, queue_group) select 'q' || i, 'default' from "
+                 "generate_series(1, 300) i")  # fmt: skip
+    page = operator.get("/").text
+    assert page.count("<tr>") < 300
+    assert len(re.findall("and [0-9]{3} more", page)) == 3
