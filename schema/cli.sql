@@ -20,7 +20,9 @@ select name, case when has_table_privilege('drover.' || name, 'select') then 'al
                ('item_failure', null, 'my_item_failure'), ('jobdepends', null, 'my_jobdepends'),
                ('job_states', null, 'my_job_states'), ('job_zones', null, 'my_job_zones'),
                ('backlog', null, 'my_backlog'), ('jobs_in_hand', null, 'my_jobs_in_hand'),
-               ('tally', null, 'my_jobs'))
+               ('tally', null, 'my_jobs'),
+               ('job_counts', 'job_counts', 'my_job_counts'), ('zone_parts', 'zone_parts', 'my_zone_parts'),
+               ('beside_zones', 'beside_zones', 'my_beside_zones'))
          as t(name, masked, own)
 
 -- name: role
@@ -110,6 +112,15 @@ select * from drover.my_backlog
 -- name: jobs_in_hand.own
 select * from drover.my_jobs_in_hand
 
+-- name: job_counts.own
+select * from drover.my_job_counts
+
+-- name: zone_parts.own
+select * from drover.my_zone_parts
+
+-- name: beside_zones.own
+select * from drover.my_beside_zones
+
 -- What a member of a tenant sees of its fellows too; other roles see of it what they see of the table.
 
 -- name: our_jobs.all
@@ -119,6 +130,18 @@ select * from drover.jobs
 select *, null::text as jq_args, null::text as jq_endtext, null::jsonb as jq_result, null::jsonb as jq_variables,
        null::text as jq_unique_key, null::text[] as jq_delete, null::bigint as jq_resubmit_of
   from drover.jobs_masked
+
+-- name: our_job_counts.all
+select * from drover.job_counts
+
+-- name: our_job_counts.masked
+select * from drover.job_counts
+
+-- name: our_beside_zones.all
+select * from drover.beside_zones
+
+-- name: our_beside_zones.masked
+select * from drover.beside_zones
 
 -- name: our_why.all
 select * from drover.why
@@ -163,6 +186,20 @@ select * from drover.job
 -- name: my_job_groups.masked
 select job_pk, job_name from drover.job
 
+-- What lists of the dashboard show to a member of a tenant.
+
+-- name: jobqueue.ours
+select * from drover.our_jobs
+
+-- name: job_counts.ours
+select * from drover.our_job_counts
+
+-- name: zone_parts.ours
+select * from drover.our_zone_parts
+
+-- name: beside_zones.ours
+select * from drover.our_beside_zones
+
 -- name: allow_idle
 -- Switch idle_session_timeout off; return whether the server sends notifications: a replica does not.
 select not pg_is_in_recovery() from set_config('idle_session_timeout', '0', false)
@@ -206,21 +243,120 @@ jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_state::te
       from drover.blocked_jobs b where b.jq_pk = j.jq_pk and jq_state = 'blocked' offset 0) b
          on true
 
--- name: list_jobs
--- Return jobs, those that are sorted last first: by default the newest. A sort that was not asked for is a constant.
-select {{listed}}
- where jq_state = any (:states::drover.job_state[]) and {{chosen}}
+-- Lists of jobs (scheduler/cli/job_lists.py) find numbers first, zone by zone, then read these jobs.
+
+-- fragment: place
+-- What jobs sort by that are sorted by a time or a length of time, in seconds.
+extract(epoch from coalesce(
+              case :sort::text when 'waited' then coalesce(jq_starttime, jq_endtime, now()) - jq_queued
+                               when 'ran' then coalesce(jq_endtime, now()) - jq_starttime end,
+              case :sort when 'queued' then jq_queued when 'start' then jq_starttime when 'end' then jq_endtime end
+                - 'epoch'::timestamptz))::float8
+
+-- fragment: word
+-- What jobs sort by that are sorted by a word.
+case :sort when 'type' then jq_type when 'state' then jq_state::text when 'queue' then jq_queue
+                when 'by' then jq_submitter::text end collate "C"
+
+-- fragment: urgency
+-- What jobs sort by that are sorted by priority: the first to run has the least.
+case when :sort = 'priority' then case when jq_urgent then '0' else '1' end || jq_priority end collate "C"
+
+-- fragment: order
+-- Return those first that are sorted last: by default the newest. A sort that was not asked for is a constant.
+{{place}} desc nulls last,
+          {{word}} desc nulls last,
+          {{urgency}}, jq_pk desc
+
+-- fragment: asked_for
+-- Keep the jobs that a list shows.
+jq_state = any (:states::drover.job_state[]) and {{chosen}} and (:hosts::text[] is null or jq_host = any (:hosts))
+   and (:queued_within::interval is null or jq_queued > now() - :queued_within)
+   and (:before::bigint is null or jq_pk < :before)
    and (:with_ended_commands or jq_type <> 'command' or jq_endtime is null)
+   and (:text::text is null or jq_pk::text = :text
+        or position(lower(:text) in lower(concat_ws(' ', jq_name, left(jq_args, 2000), left(jq_endtext, 2000)))) > 0)
    and (:with_hidden or not (exists (select from drover.job where job_pk = jq_job_fk and job_hidden)
                              or exists (select from drover.hidden where hidden_jq_fk = jq_pk)))
- order by case :sort::text when 'queued' then jq_queued when 'start' then jq_starttime when 'end' then jq_endtime end
-            desc nulls last,
-          case :sort when 'waited' then coalesce(jq_starttime, jq_endtime, now()) - jq_queued
-                     when 'ran' then coalesce(jq_endtime, now()) - jq_starttime end desc nulls last,
-          case :sort when 'type' then jq_type when 'state' then jq_state::text when 'queue' then jq_queue
-                     when 'by' then jq_submitter::text
-                     when 'priority' then case when jq_urgent then '0' else '1' end || jq_priority end desc nulls last,
-          jq_pk desc limit :limit
+
+-- fragment: parts
+-- Return the parts of zones in which such jobs may be, and what these sort by at most. The bounds of lengths of time
+-- are rounded.
+select zone, type, state, jobs, rank,
+               case :sort::text when 'type' then type when 'queue' then queue when 'by' then submitter
+                 when 'state' then case when state in ('early', 'unmet') then 'queued' else state end end collate "C"
+                 as word,
+               case when :sort = 'queued' or is_over and :sort in ('start', 'end') then extract(epoch from latest)
+                    when :sort = 'waited' and not is_over then extract(epoch from now() - oldest)
+                    when :sort = 'waited' then waited * 1.000001 + 0.001
+                    when :sort = 'ran' and is_over then ran * 1.000001 + 0.001 end::float8 as place
+          from drover.zone_parts
+         cross join lateral (select state <> all ('{held,early,unmet,queued,blocked}') as is_over) o
+         where state = any (:counted::text[]) and (:types::text[] is null or type = any (:types))
+           and (:queues::text[] is null or queue = any (:queues)) and (:hosts::text[] is null or host = any (:hosts))
+           and (:submitters::text[] is null or submitter = any (:submitters))
+           and (:with_ended_commands or type <> 'command' or not is_over)
+           and (:since::timestamptz is null or latest >= :since)
+           and (:queued_within::interval is null or latest >= now() - :queued_within)
+
+-- name: newest_zone
+select drover.newest_zone()
+
+-- name: words_of_jobs
+-- Return what jobs sort by if it is a word, the last first, and how many there are of each, by what is counted.
+select case :sort::text when 'type' then type when 'queue' then queue when 'by' then submitter
+                        when 'state' then case when state in ('early', 'unmet') then 'queued' else state end
+       end collate "C" as word,
+       sum(jobs)::bigint as jobs
+  from drover.job_counts
+ where state = any (:counted::text[]) and (:types::text[] is null or type = any (:types))
+   and (:queues::text[] is null or queue = any (:queues)) and (:hosts::text[] is null or host = any (:hosts))
+   and (:submitters::text[] is null or submitter = any (:submitters))
+ group by word order by word desc
+
+-- name: zones_of_jobs
+-- Return the zones that have such jobs, those first whose jobs may come first: number, what they sort by at most, and
+-- how many they are.
+select zone, word, max(place) as place, case when :sort = 'priority' then min(rank) end as urgency,
+       sum(jobs)::bigint as jobs
+  from (
+    {{parts}}
+           and zone between :first::bigint and :last::bigint) p
+ where :words::text[] is null or word = any (:words)
+ group by zone, word having sum(jobs) > 0
+ order by word desc, max(place) desc nulls last, case when :sort = 'priority' then min(rank) end, zone desc
+
+-- name: jobs_in_zones
+-- Return what a list may show of some zones, as many of each as it shows in all. Their limits are given: computed here,
+-- a view of own rows would not let them in, and read all jobs for each zone.
+select jq_pk, place, urgency
+  from unnest(:first_jobs::bigint[], :last_jobs::bigint[], :words::text[]) as u(first_job, last_job, word)
+ cross join lateral (
+   select jq_pk, {{place}} as place, {{urgency}} as urgency
+     from drover.jobqueue j
+    where jq_pk between u.first_job and u.last_job and (u.word is null or coalesce({{word}}, '') = u.word)
+      and {{asked_for}}
+    order by {{order}} limit :limit::bigint) j
+
+-- name: jobs_among
+-- Return what a list may show of these jobs.
+select jq_pk, {{place}} as place, {{urgency}} as urgency
+  from drover.jobqueue j
+ where jq_pk = any (:jobs::bigint[]) and {{asked_for}}
+ order by {{order}} limit :limit::bigint
+
+-- name: numbers_beside_zones
+select jq_pk from drover.beside_zones b
+
+-- name: numbers_in_groups
+-- Return the jobs of groups, or so many that there are more.
+select jq_pk from drover.jobqueue j where jq_job_fk = any (:groups::bigint[]) limit :limit::bigint
+
+-- name: list_jobs
+-- Return these jobs, those first that are sorted last.
+select {{listed}}
+ where jq_pk = any (:jobs::bigint[])
+ order by {{order}} limit :limit
 
 -- name: jobs_by_number
 select {{listed}}

@@ -154,6 +154,9 @@ grant execute on function drover.job_setup(text, jsonb), drover.job_named(text),
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
 grant execute on function drover.may_command(name)
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_scheduler;
+-- Where lists of jobs begin.
+grant execute on function drover.newest_zone()
+  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 -- Each looks itself whose job or subscription it is about.
 grant execute on function
   drover.subscribe(text, bigint, name, text, boolean, text[], interval, integer, text), drover.unsubscribe(bigint),
@@ -170,7 +173,8 @@ grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, 
   drover.my_blocked, drover.my_stages, drover.my_phases, drover.my_event, drover.my_subscription, drover.my_delivery,
   drover.our_jobs, drover.our_log, drover.our_output, drover.our_why, drover.our_detached, drover.my_job_counts,
   drover.my_job_zones, drover.my_job_states, drover.our_job_counts, drover.our_job_zones, drover.our_job_states,
-  drover.my_backlog, drover.my_jobs_in_hand
+  drover.my_backlog, drover.my_jobs_in_hand, drover.my_zone_parts, drover.our_zone_parts,
+  drover.my_beside_zones, drover.our_beside_zones
   to drover_frontend, drover_frontend_sql, drover_tenant;
 grant execute on function drover.fellows(), drover.shared_jobs(), drover.job_share(bigint, name, boolean)
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;
@@ -220,7 +224,7 @@ grant select on drover.jobs_masked, drover.why_masked, drover.phases, drover.blo
   drover.queue, drover.host, drover.placement, drover.scheduler, drover.scheduler_group, drover.migration,
   drover.later_migration, drover.condition, drover.counters, drover.depth, drover.vitals,
   drover.job_counts, drover.job_zones, drover.job_states, drover.backlog,
-  drover.jobs_in_hand, drover.tally to drover_readonly;
+  drover.jobs_in_hand, drover.tally, drover.zone_parts, drover.beside_zones to drover_readonly;
 grant select (att_jq_fk, att_attempt, att_scheduler, att_host, att_agent, att_pid, att_start, att_end, att_outcome,
               att_exitcode, att_signal)
   on drover.attempt to drover_readonly;

@@ -2555,6 +2555,13 @@ begin
   return null;
 end $$;
 
+CREATE FUNCTION drover.newest_zone() RETURNS bigint
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select zone_of(max(jq_pk)) from jobqueue
+$$;
+
 CREATE FUNCTION drover.next_round(type text, queue text, host text, rank text, line text) RETURNS bigint
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_generic_plan'
@@ -4777,6 +4784,11 @@ CREATE VIEW drover.backlog AS
         END AS oldest
    FROM ready;
 
+CREATE VIEW drover.beside_zones AS
+ SELECT DISTINCT pk.pk AS jq_pk
+   FROM (drover.in_hand
+     CROSS JOIN LATERAL unnest(in_hand.hand_jobs) pk(pk));
+
 CREATE VIEW drover.blocked_jobs AS
  SELECT blocked.blocked_jq_fk AS jq_pk,
     recovery.recovery_condition AS condition,
@@ -5915,6 +5927,15 @@ CREATE VIEW drover.my_backlog WITH (security_barrier='true') AS
           WHERE (my_job_zones.state = 'queued'::text)
           GROUP BY my_job_zones.type, my_job_zones.queue) z USING (type, queue));
 
+CREATE VIEW drover.my_beside_zones WITH (security_barrier='true') AS
+ SELECT b.jq_pk
+   FROM (drover.beside_zones b
+     CROSS JOIN LATERAL ( SELECT j_1.jq_submitter
+           FROM drover.jobqueue j_1
+          WHERE (j_1.jq_pk = b.jq_pk)
+         LIMIT 1) j)
+  WHERE (j.jq_submitter = SESSION_USER);
+
 CREATE VIEW drover.my_blocked WITH (security_barrier='true') AS
  SELECT b.jq_pk,
     b.condition,
@@ -6463,6 +6484,65 @@ CREATE VIEW drover.my_why WITH (security_barrier='true') AS
      JOIN drover.jobqueue j ON ((j.jq_pk = w.jq_pk)))
   WHERE (j.jq_submitter = SESSION_USER);
 
+CREATE VIEW drover.zone_parts AS
+ SELECT job_zone.zone_number AS zone,
+    job_zone.zone_type AS type,
+    job_zone.zone_queue AS queue,
+    job_zone.zone_host AS host,
+    job_zone.zone_submitter AS submitter,
+    job_zone.zone_state AS state,
+    job_zone.zone_jobs AS jobs,
+    job_zone.zone_oldest AS oldest,
+    job_zone.zone_latest AS latest,
+    job_zone.zone_waited AS waited,
+    job_zone.zone_ran AS ran,
+    job_zone.zone_rank AS rank
+   FROM drover.job_zone
+UNION ALL
+ SELECT job_change.change_zone AS zone,
+    job_change.change_type AS type,
+    job_change.change_queue AS queue,
+    job_change.change_host AS host,
+    job_change.change_submitter AS submitter,
+    s.state,
+    s.jobs,
+    s.oldest,
+    s.latest,
+    s.waited,
+    s.ran,
+    s.rank
+   FROM (drover.job_change
+     CROSS JOIN LATERAL ( VALUES (job_change.change_state,job_change.change_jobs,job_change.change_oldest,job_change.change_latest,job_change.change_waited,job_change.change_ran,job_change.change_rank), (job_change.change_was,(- job_change.change_jobs),NULL::timestamp with time zone,NULL::timestamp with time zone,NULL::real,NULL::real,NULL::text)) s(state, jobs, oldest, latest, waited, ran, rank))
+  WHERE (s.state IS NOT NULL);
+
+CREATE VIEW drover.my_zone_parts WITH (security_barrier='true') AS
+ SELECT zone_parts.zone,
+    zone_parts.type,
+    zone_parts.queue,
+    zone_parts.host,
+    zone_parts.submitter,
+    zone_parts.state,
+    zone_parts.jobs,
+    zone_parts.oldest,
+    zone_parts.latest,
+    zone_parts.waited,
+    zone_parts.ran,
+    zone_parts.rank
+   FROM drover.zone_parts
+  WHERE (zone_parts.submitter = (SESSION_USER)::text);
+
+CREATE VIEW drover.our_beside_zones WITH (security_barrier='true') AS
+ SELECT b.jq_pk
+   FROM (drover.beside_zones b
+     CROSS JOIN LATERAL ( SELECT j_1.jq_submitter
+           FROM drover.jobqueue j_1
+          WHERE (j_1.jq_pk = b.jq_pk)
+         LIMIT 1) j)
+  WHERE (j.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[]))
+UNION
+ SELECT pk.pk AS jq_pk
+   FROM unnest(drover.shared_jobs()) pk(pk);
+
 CREATE VIEW drover.our_detached WITH (security_barrier='true') AS
  SELECT d.jq_pk,
     d.jq_type,
@@ -6617,6 +6697,22 @@ CREATE VIEW drover.our_why WITH (security_barrier='true') AS
    FROM (drover.why w
      JOIN drover.jobqueue j ON ((j.jq_pk = w.jq_pk)))
   WHERE ((j.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])) OR (j.jq_pk = ANY (( SELECT drover.shared_jobs() AS shared_jobs)::bigint[])));
+
+CREATE VIEW drover.our_zone_parts WITH (security_barrier='true') AS
+ SELECT zone_parts.zone,
+    zone_parts.type,
+    zone_parts.queue,
+    zone_parts.host,
+    zone_parts.submitter,
+    zone_parts.state,
+    zone_parts.jobs,
+    zone_parts.oldest,
+    zone_parts.latest,
+    zone_parts.waited,
+    zone_parts.ran,
+    zone_parts.rank
+   FROM drover.zone_parts
+  WHERE (zone_parts.submitter = ANY ((( SELECT drover.fellows() AS fellows))::text[]));
 
 ALTER TABLE drover.output ALTER COLUMN out_pk ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME drover.output_out_pk_seq

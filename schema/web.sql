@@ -36,18 +36,48 @@ select drover.may_command()
             or exists (select from drover.hidden where hidden_jq_fk = jq_pk))
 
 -- name: page_of_jobs
--- Return jobs below a number, the newest first: each page is read from where the last one ended.
+-- Return these jobs, the newest first; see scheduler/cli/job_lists.py.
 select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, jq_urgent as urgent,
        jq_priority as priority, jq_queue as queue, jq_host as host, jq_submitter as submitter, jq_job_fk as group,
        jq_queued as queued, jq_starttime as start, jq_endtime as end, jq_itemsprocessed as processed,
        jq_itemsfailed as failed, jq_itemstotal as total, left(jq_args, 200) as args, left(jq_endtext, 200) as text
   from drover.our_jobs j
- where (:before::bigint is null or jq_pk < :before) and {{found}}
- order by jq_pk desc limit :limit::bigint
+ where jq_pk = any (:jobs::bigint[])
+ order by jq_pk desc
 
 -- name: count_jobs
--- Return how many jobs a filter finds in each state.
-select jq_state::text as state, count(*) as jobs from drover.our_jobs j where {{found}} group by 1
+-- Return how many jobs a filter finds in each state. Kinds of jobs are counted as they change; jobs in hand are told
+-- from queued ones, and hidden ones left out, by their numbers.
+select * from (
+  with kinds as (select :group::bigint is null and :since::interval is null and :text::text is null as are_all),
+  hidden as (
+    select hidden_jq_fk as pk from drover.hidden
+     union
+    select jq_pk from drover.our_jobs where jq_job_fk = any (array(select job_pk from drover.job where job_hidden))),
+  counted as (
+    select case when state in ('early', 'unmet') then 'queued' else state end::drover.job_state as state, jobs, type,
+           queue, host, submitter
+      from drover.our_job_counts where (select are_all from kinds)
+     union all
+    select s.state, s.jobs, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), jq_submitter::text
+      from drover.our_jobs
+     cross join lateral (values (jq_state, 1), ('queued', -1)) as s(state, jobs)
+     where (select are_all from kinds) and jq_pk = any (array(select jq_pk from drover.our_beside_zones))
+       and jq_state in ('claimed', 'running')
+     union all
+    select jq_state, -1, jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), jq_submitter::text
+      from drover.our_jobs where (select are_all from kinds) and jq_pk = any (array(select pk from hidden)))
+  select state::text, sum(jobs)::bigint as jobs
+    from (
+      select state, jobs
+        from counted
+       where (:states::drover.job_state[] is null or state = any (:states))
+         and (case when :type::text is null then type <> 'command' or state < 'done' else type = :type end)
+         and (:queue::text is null or queue = :queue) and (:host::text is null or host = :host)
+         and (:by::text is null or submitter = :by)
+       union all
+      select jq_state, 1 from drover.our_jobs j where not (select are_all from kinds) and {{found}}) c
+   group by state having sum(jobs) > 0) of_filter
 
 -- name: family
 -- Return a job with those that it depends on and those that depend on it, directly or not, as far as `deep` and `most`

@@ -256,6 +256,7 @@ COMMANDS: Final[dict[str, Command]] = {
         *FILTERS,
         argument("--sort COLUMN", "order by it, the greatest last; default: job", choices=SORTS, default="job"),
         argument("--all", "list jobs in every state, and hidden ones"),
+        argument("--before JOB", "list jobs with lower numbers only: the next page", type=POSITIVE),
         argument("-n N", "list the newest N, 0 for all; default 1000", dest="rows", type=COUNT, default=1000),
         JSON_LINES,
         WATCH,

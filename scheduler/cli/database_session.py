@@ -38,17 +38,20 @@ STATEMENT_FILES: Final = ("cli.sql", "web.sql", "metrics.sql")  # of the command
 # Of sessions that ask once: compiling takes seconds, reading 500,000 jobs 0.3 s.
 ASKED_ONCE: Final[dict[LiteralString, LiteralString]] = {"jit": "off"}
 # How much a role may see of a table: all of it, all rows but not what jobs work on, its own rows, or nothing.
-ALL, MASKED, OWN, NOTHING = "all", "masked", "own", "nothing"
+ALL, MASKED, OWN, OURS, NOTHING = "all", "masked", "own", "ours", "nothing"
 RESTRICTED_TABLES: Final = (
     "jobqueue", "scheduler_status", "output", "why", "log", "blocked_jobs", "event", "subscription", "delivery",
     "attempt", "item_failure", "jobdepends", "job_states",
-    "job_zones", "backlog", "jobs_in_hand", "tally",
+    "job_zones", "backlog", "jobs_in_hand", "tally", "job_counts", "zone_parts", "beside_zones",
 )  # fmt: skip
 # Views of what a member of a tenant sees; what replaces them for other roles depends on their access to this table.
 OUR_VIEWS: Final = {
     "our_jobs": "jobqueue", "our_why": "why", "our_detached": "why", "our_log": "log", "our_output": "output",
-    "my_job_groups": "jobqueue", "our_tally": "tally",
+    "our_job_counts": "jobqueue", "our_beside_zones": "jobqueue", "my_job_groups": "jobqueue",
+    "our_tally": "tally",
 }  # fmt: skip
+# Of these, a session may show what OUR_VIEWS show, in place of own rows.
+LISTED_TABLES: Final = ("jobqueue", "job_counts", "zone_parts", "beside_zones")
 RESTRICTIONS: Final = {
     ("jobqueue", OWN): "sees its own jobs alone: no others are listed or counted",
     ("scheduler_status", MASKED): "does not see how long the statements and turns of schedulers take",
@@ -157,6 +160,15 @@ class Session:
     def access(self) -> dict[str, str]:
         """Return how much the role may see of each of the RESTRICTED_TABLES."""
         return dict(self.connection.execute(statements()["access"].encode()).fetchall())
+
+    def with_fellows(self) -> "Session":
+        """Return this session, in which own jobs are also those of a tenant's other members and those shared with it.
+
+        For statements that list jobs, see LISTED_TABLES.
+        """
+        other = Session(self.connection)
+        other.access = self.access | {name: OURS for name in LISTED_TABLES if self.access[name] == OWN}
+        return other
 
     def listen(self, *channels: str) -> bool:
         """Listen on the channels, and let the session idle; return False on a replica, where nothing is announced."""

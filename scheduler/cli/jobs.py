@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from scheduler.cli.arguments import FILTERS
 from scheduler.cli.database_session import Session, connect
-from scheduler.cli.output import Table, as_json, clipped, failed, print_newest
+from scheduler.cli.job_lists import Found, find, reading
+from scheduler.cli.output import Table, as_json, clipped, failed, print_newest, warn
 from scheduler.cli.wait import redraw
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
@@ -56,13 +57,27 @@ def list_jobs(options: Namespace, config: Config) -> int:
 
 def _list(session: Session, options: Namespace) -> None:
     limit = options.rows or None
-    choice = chosen(session, options)
-    with session.expecting_many_jobs():
-        jobs = session.table(
-            "", "list_jobs", states=states(options), with_hidden=options.all, sort=options.sort,
-            with_ended_commands=options.all or bool(options.types), limit=limit and limit + 1, **choice,
-        )  # fmt: skip
-    print_newest(jobs, limit, brief, json=options.json)
+    wanted = chosen(session, options) | {
+        "states": states(options), "with_hidden": options.all, "sort": options.sort, "before": options.before,
+        "with_ended_commands": options.all or bool(options.types),
+    }  # fmt: skip
+    with reading(session):
+        found = find(session, wanted, limit and limit + 1)
+        jobs = session.table("", "list_jobs", jobs=found.jobs, sort=options.sort, limit=limit and limit + 1)
+    others = "-n 0 lists all"
+    if limit and options.sort == "job" and len(jobs.rows) > limit:
+        others = f"--before {jobs.rows[limit - 1][0]} lists the next, -n 0 all"
+    print_newest(jobs, limit, brief, json=options.json, others=others)
+    _say_where_it_stopped(options, found)
+
+
+def _say_where_it_stopped(options: Namespace, found: Found) -> None:
+    """Say what was not searched for a page, if there are few such jobs in many places."""
+    if found.down_to is not None:
+        warn(f"only searched down to job {found.down_to}; --before {found.down_to} goes on, -n 0 searches all")
+    elif not found.is_whole:
+        warn(f"not all jobs were read that may sort last by {options.sort}: others may belong among these;"
+             " choose fewer, as by --type or --since, or give -n 0")  # fmt: skip
 
 
 def states(options: Namespace) -> list[str]:

@@ -22,7 +22,7 @@ LONGEST: Final = 200  # characters of a value
 
 
 class Filter(NamedTuple):
-    """The parameters of page_of_jobs; None and an empty tuple filter nothing."""
+    """What jobs are listed; None and an empty tuple filter nothing."""
 
     states: tuple[str, ...] = ()
     type: str | None = None
@@ -46,6 +46,15 @@ class Filter(NamedTuple):
         }  # fmt: skip
         given = {key: value for key, value in found.items() if value is not None}
         return given | {"state": sorted(states), "hidden": False}
+
+    def wanted(self, before: int | None) -> dict[str, Any]:
+        """Return what scheduler.cli.job_lists is to find: jobs below a number, and commands while they wait."""
+        lists = {"types": self.type, "queues": self.queue, "hosts": self.host, "submitters": self.by,
+                 "groups": self.group}  # fmt: skip
+        return {name: None if value is None else [value] for name, value in lists.items()} | {
+            "states": list(self.states or JOB_STATES), "text": self.text, "before": before,
+            "queued_within": SINCE[self.since] if self.since else None, "with_ended_commands": self.type is not None,
+        }  # fmt: skip
 
     def query(self) -> dict[str, Any]:
         """Return what a link to the same list has behind its `?`, by name."""

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from scheduler.cli.database_session import NOTHING, Session
 from scheduler.cli.health import group_warnings, headline, level_of, read_group, sentence
+from scheduler.cli.job_lists import find, reading
 from scheduler.cli.output import Table
 from scheduler.cli.show import describe
 from scheduler.cli.stats import STARTED
@@ -136,14 +137,16 @@ def jobs(request: Request, session: Session) -> Page:
     query = job_filter.of_request(request.query_params)
     wanted = job_filter.read(query)
     before = job_filter.number(request.query_params.get("before", ""))
-    with session.expecting_many_jobs():
-        rows = session.records("page_of_jobs", **wanted.parameters(), before=before, limit=ROWS + 1)
+    with reading(session):
+        found = find(session.with_fellows(), wanted.wanted(before), ROWS + 1)
+        rows = session.records("page_of_jobs", jobs=found.jobs)
     known = request.state.login.cached("known", 10.0, lambda: session.records("known_values")[0])
     values = {
         "filter": wanted,
         "before": before,
         "rows": rows[:ROWS],
-        "older": rows[ROWS - 1]["job"] if len(rows) > ROWS else None,
+        "older": rows[ROWS - 1]["job"] if len(rows) > ROWS else found.down_to,
+        "down_to": found.down_to,
         "known": known,
         "since": job_filter.SINCE,
         "all_states": JOB_STATES,

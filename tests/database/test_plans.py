@@ -207,12 +207,16 @@ def test_view_of_one_job_is_not_worth_compiling(database: str) -> None:
 
 
 OF_DASHBOARD = Filter(states=("queued", "claimed"), type="a", by="postgres").parameters()
+WANTED = {
+    "states": list(JOB_STATES), "types": ["a"], "submitters": ["postgres"], "with_hidden": True,
+    "with_ended_commands": True, "sort": "job",
+}  # fmt: skip
+NUMBERS = list(range(1, JOBS + 1))
 LISTS = {
-    "list_jobs": {
-        "states": list(JOB_STATES), "types": ["a"], "submitters": ["postgres"], "with_hidden": True,
-        "with_ended_commands": True, "sort": "job",
-    },
-    "page_of_jobs": OF_DASHBOARD | {"limit": JOBS},
+    "jobs_in_zones": WANTED | {"first_jobs": [0], "last_jobs": [JOBS], "words": [None]},
+    "jobs_among": WANTED | {"jobs": NUMBERS},
+    "list_jobs": {"jobs": NUMBERS, "sort": "job"},
+    "page_of_jobs": {"jobs": NUMBERS},
     "count_jobs": OF_DASHBOARD,
 }  # fmt: skip
 

@@ -113,6 +113,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "limit_tenant",
         "moved",
         "need_group",
+        "newest_zone",
         "offer_command",
         "offer_new",
         "oldest_claimable",

@@ -35,7 +35,7 @@ def test_ls_lists_the_selected_jobs_r59_r60_r61(
 
 
 def test_ls_says_that_there_are_more(drover: Drover, many: psycopg.Connection) -> None:
-    assert drover("ls", "-n", "2").err == "drover: only the newest 2 are listed; -n 0 lists all\n"
+    assert drover("ls", "-n", "2").err == "drover: only the newest 2 are listed; --before 3 lists the next, -n 0 all\n"
     assert drover("ls", "-n", "3").err == ""
 
 
