@@ -164,22 +164,6 @@ select * from drover.output
 -- name: our_tally.all
 select * from drover.tally
 
--- name: our_tally.own
--- The rows of the newest 20,000 jobs, each as if it had been counted alone.
-select jq_endtime as tally_at, interval '0' as tally_span, jq_type as tally_type, jq_state::text as tally_state,
-       1::bigint as tally_jobs,
-       case when jq_state in ('done', 'failed')
-            then array[drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime))]
-            else '{}' end as tally_bins,
-       case when jq_state in ('done', 'failed') then array[1::bigint] else '{}' end as tally_counts
-  from (select * from drover.our_jobs order by jq_pk desc limit 20000) j
- where jq_endtime is not null and jq_type <> 'command'
- union all
-select jq_starttime, interval '0', jq_type, 'started', 1,
-       array[drover.time_bin(date_part('epoch', jq_starttime) - date_part('epoch', jq_queued))], array[1]
-  from (select * from drover.our_jobs order by jq_pk desc limit 20000) j
- where jq_starttime is not null and jq_attempt > 0 and jq_type <> 'command'
-
 -- name: my_job_groups.all
 select * from drover.job
 

@@ -1779,11 +1779,13 @@ fair as (
    where a.agent_group = :group::text and a.agent_type = w.agent_type and a.agent_fair <> w.is_fair),
 parent(top, n) as (
   (select jdep_jq_depends_fk, 1 from drover.jobdepends
-    where jdep_met_at is null and jdep_jq_depends_fk > :beyond::bigint order by jdep_jq_depends_fk limit 1)
+    where coalesce(jdep_met_at, '-infinity') = '-infinity' and jdep_jq_depends_fk > :beyond::bigint
+    order by jdep_jq_depends_fk limit 1)
    union all
   select o.jdep_jq_depends_fk, n + 1 from parent cross join lateral (
     select jdep_jq_depends_fk from drover.jobdepends
-     where jdep_met_at is null and jdep_jq_depends_fk > top order by jdep_jq_depends_fk limit 1) o
+     where coalesce(jdep_met_at, '-infinity') = '-infinity' and jdep_jq_depends_fk > top
+     order by jdep_jq_depends_fk limit 1) o
    where n < :most::integer)
 select (select string_agg(jq_pk::text, ',')
           from parent cross join lateral (

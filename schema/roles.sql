@@ -156,7 +156,7 @@ grant execute on function drover.may_command(name)
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_scheduler;
 -- Where lists of jobs begin.
 grant execute on function drover.newest_zone()
-  to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
+  to drover_scheduler, drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 -- Each looks itself whose job or subscription it is about.
 grant execute on function
   drover.subscribe(text, bigint, name, text, boolean, text[], interval, integer, text), drover.unsubscribe(bigint),
@@ -171,7 +171,8 @@ grant select (job_pk, job_hidden) on drover.job to drover_tenant;
 grant select on drover.my_jobs, drover.my_why, drover.my_log, drover.my_output, drover.my_attempt, drover.my_cleanup,
   drover.my_item_failure, drover.my_graph, drover.my_jobd, drover.my_job_groups, drover.my_jobdepends,
   drover.my_blocked, drover.my_stages, drover.my_phases, drover.my_event, drover.my_subscription, drover.my_delivery,
-  drover.our_jobs, drover.our_log, drover.our_output, drover.our_why, drover.our_detached, drover.my_job_counts,
+  drover.our_jobs, drover.our_log, drover.our_output, drover.our_why, drover.our_detached, drover.our_tally,
+  drover.my_job_counts,
   drover.my_job_zones, drover.my_job_states, drover.our_job_counts, drover.our_job_zones, drover.our_job_states,
   drover.my_backlog, drover.my_jobs_in_hand, drover.my_zone_parts, drover.our_zone_parts,
   drover.my_beside_zones, drover.our_beside_zones

@@ -6689,6 +6689,159 @@ CREATE VIEW drover.our_output WITH (security_barrier='true') AS
      JOIN drover.jobqueue ON ((jobqueue.jq_pk = o.out_jq_fk)))
   WHERE ((jobqueue.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])) OR (jobqueue.jq_pk = ANY (( SELECT drover.shared_jobs() AS shared_jobs)::bigint[])));
 
+CREATE VIEW drover.our_tally WITH (security_barrier='true') AS
+ SELECT j.jq_endtime AS tally_at,
+    '00:00:00'::interval AS tally_span,
+    j.jq_type AS tally_type,
+    (j.jq_state)::text AS tally_state,
+    (1)::bigint AS tally_jobs,
+        CASE
+            WHEN (j.jq_state = ANY (ARRAY['done'::drover.job_state, 'failed'::drover.job_state])) THEN ARRAY[drover.time_bin((date_part('epoch'::text, j.jq_endtime) - date_part('epoch'::text, j.jq_starttime)))]
+            ELSE '{}'::integer[]
+        END AS tally_bins,
+        CASE
+            WHEN (j.jq_state = ANY (ARRAY['done'::drover.job_state, 'failed'::drover.job_state])) THEN ARRAY[(1)::bigint]
+            ELSE '{}'::bigint[]
+        END AS tally_counts
+   FROM ( SELECT our_jobs.jq_pk,
+            our_jobs.jq_job_fk,
+            our_jobs.jq_name,
+            our_jobs.jq_type,
+            our_jobs.jq_args,
+            our_jobs.jq_variables,
+            our_jobs.jq_msq,
+            our_jobs.jq_runonpfile,
+            our_jobs.jq_host,
+            our_jobs.jq_key,
+            our_jobs.jq_tolerate,
+            our_jobs.jq_repeat,
+            our_jobs.jq_queue,
+            our_jobs.jq_urgent,
+            our_jobs.jq_priority,
+            our_jobs.jq_not_before,
+            our_jobs.jq_not_after,
+            our_jobs.jq_wait_until,
+            our_jobs.jq_expires_at,
+            our_jobs.jq_live_key,
+            our_jobs.jq_max_interruptions,
+            our_jobs.jq_retries,
+            our_jobs.jq_timeout,
+            our_jobs.jq_unique_key,
+            our_jobs.jq_delete,
+            our_jobs.jq_mode,
+            our_jobs.jq_state,
+            our_jobs.jq_attempt,
+            our_jobs.jq_owner,
+            our_jobs.jq_schedinfo,
+            our_jobs.jq_interruptions,
+            our_jobs.jq_failures,
+            our_jobs.jq_rescued,
+            our_jobs.jq_retry_at,
+            our_jobs.jq_unmet,
+            our_jobs.jq_has_children,
+            our_jobs.jq_wanted,
+            our_jobs.jq_queued,
+            our_jobs.jq_starttime,
+            our_jobs.jq_endtime,
+            our_jobs.jq_endtext,
+            our_jobs.jq_end_bits,
+            our_jobs.jq_exitcode,
+            our_jobs.jq_signal,
+            our_jobs.jq_result,
+            our_jobs.jq_itemsprocessed,
+            our_jobs.jq_itemsfailed,
+            our_jobs.jq_itemstotal,
+            our_jobs.jq_checkpoint,
+            our_jobs.jq_elapsedtime,
+            our_jobs.jq_processedtime,
+            our_jobs.jq_expected_end,
+            our_jobs.jq_done_by,
+            our_jobs.jq_done_host,
+            our_jobs.jq_done_pid,
+            our_jobs.jq_submitter,
+            our_jobs.jq_resubmit_of,
+            our_jobs.jq_first_start,
+            our_jobs.jq_attempt_start,
+            our_jobs.jq_end_code,
+            our_jobs.jq_blocked_count
+           FROM drover.our_jobs
+          ORDER BY our_jobs.jq_pk DESC
+         LIMIT 20000) j
+  WHERE ((j.jq_endtime IS NOT NULL) AND (j.jq_type <> 'command'::text))
+UNION ALL
+ SELECT j.jq_starttime AS tally_at,
+    '00:00:00'::interval AS tally_span,
+    j.jq_type AS tally_type,
+    'started'::text AS tally_state,
+    1 AS tally_jobs,
+    ARRAY[drover.time_bin((date_part('epoch'::text, j.jq_starttime) - date_part('epoch'::text, j.jq_queued)))] AS tally_bins,
+    ARRAY[1] AS tally_counts
+   FROM ( SELECT our_jobs.jq_pk,
+            our_jobs.jq_job_fk,
+            our_jobs.jq_name,
+            our_jobs.jq_type,
+            our_jobs.jq_args,
+            our_jobs.jq_variables,
+            our_jobs.jq_msq,
+            our_jobs.jq_runonpfile,
+            our_jobs.jq_host,
+            our_jobs.jq_key,
+            our_jobs.jq_tolerate,
+            our_jobs.jq_repeat,
+            our_jobs.jq_queue,
+            our_jobs.jq_urgent,
+            our_jobs.jq_priority,
+            our_jobs.jq_not_before,
+            our_jobs.jq_not_after,
+            our_jobs.jq_wait_until,
+            our_jobs.jq_expires_at,
+            our_jobs.jq_live_key,
+            our_jobs.jq_max_interruptions,
+            our_jobs.jq_retries,
+            our_jobs.jq_timeout,
+            our_jobs.jq_unique_key,
+            our_jobs.jq_delete,
+            our_jobs.jq_mode,
+            our_jobs.jq_state,
+            our_jobs.jq_attempt,
+            our_jobs.jq_owner,
+            our_jobs.jq_schedinfo,
+            our_jobs.jq_interruptions,
+            our_jobs.jq_failures,
+            our_jobs.jq_rescued,
+            our_jobs.jq_retry_at,
+            our_jobs.jq_unmet,
+            our_jobs.jq_has_children,
+            our_jobs.jq_wanted,
+            our_jobs.jq_queued,
+            our_jobs.jq_starttime,
+            our_jobs.jq_endtime,
+            our_jobs.jq_endtext,
+            our_jobs.jq_end_bits,
+            our_jobs.jq_exitcode,
+            our_jobs.jq_signal,
+            our_jobs.jq_result,
+            our_jobs.jq_itemsprocessed,
+            our_jobs.jq_itemsfailed,
+            our_jobs.jq_itemstotal,
+            our_jobs.jq_checkpoint,
+            our_jobs.jq_elapsedtime,
+            our_jobs.jq_processedtime,
+            our_jobs.jq_expected_end,
+            our_jobs.jq_done_by,
+            our_jobs.jq_done_host,
+            our_jobs.jq_done_pid,
+            our_jobs.jq_submitter,
+            our_jobs.jq_resubmit_of,
+            our_jobs.jq_first_start,
+            our_jobs.jq_attempt_start,
+            our_jobs.jq_end_code,
+            our_jobs.jq_blocked_count
+           FROM drover.our_jobs
+          ORDER BY our_jobs.jq_pk DESC
+         LIMIT 20000) j
+  WHERE ((j.jq_starttime IS NOT NULL) AND (j.jq_attempt > 0) AND (j.jq_type <> 'command'::text));
+
 CREATE VIEW drover.our_why WITH (security_barrier='true') AS
  SELECT w.jq_pk,
     w.jq_type,
@@ -7105,7 +7258,7 @@ CREATE INDEX job_zone_open ON drover.job_zone USING btree (zone_state, zone_type
 
 CREATE INDEX jobdepends_of_parent ON drover.jobdepends USING btree (jdep_jq_depends_fk, jdep_jq_fk);
 
-CREATE INDEX jobdepends_open ON drover.jobdepends USING btree (jdep_jq_depends_fk) WHERE (jdep_met_at IS NULL);
+CREATE INDEX jobdepends_open ON drover.jobdepends USING btree (jdep_jq_depends_fk) WHERE (COALESCE(jdep_met_at, '-infinity'::timestamp with time zone) = '-infinity'::timestamp with time zone);
 
 CREATE INDEX jobqueue_due ON drover.jobqueue USING btree (jq_queue, jq_wait_until) WHERE (jq_wait_until IS NOT NULL);
 

@@ -136,7 +136,13 @@ def test_flush_covers_every_table_that_references_a_job_r52(queue: Connection) -
         "select relname from pg_class join pg_attribute on attrelid = pg_class.oid"
         " where relnamespace = 'drover'::regnamespace and relkind = 'r' and attname ~ '_jq_(depends_)?fk$'"
     )
-    passing = {"blocked", "claimable", "scheduler_status", "alert"}  # of jobs that have not ended; as of the last look
+    passing = {
+        "blocked",
+        "claimable",
+        "scheduler_status",
+        "alert",
+        "suspect",
+    }  # of jobs that have not ended; as of the last look
     later = {"event", "delivery", "dead_letter"}  # drover.forget_events removes them when they are delivered too
     kept = {"detached"}  # until the host has removed what it keeps: query forget_kept
     assert {name for (name,) in named} == {*BELONGINGS, "jobdepends", *passing, *later, *kept}

@@ -40,7 +40,7 @@ def test_an_ended_locked_child_does_not_block_the_flush_of_its_parent_r52(watch:
     with psycopg.connect(database) as other:
         other.execute("insert into drover.jobdepends values (3, 2)")
         piece = {"command": None, "days": '{"cancelled": 1}', "most": 1, "stage": "jobs", "place": 0}
-        assert rows_of(watch("flush", **piece)) == [(b"1", b"groups", b"0")]
+        assert rows_of(watch("flush", **piece)) == [(b"1", b"groups", b"0", b"0", b"", None)]
     assert fetch(database, "select jq_pk from drover.jobqueue order by jq_pk") == [(2,), (3,)]
 
 
