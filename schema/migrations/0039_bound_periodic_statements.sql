@@ -7,7 +7,7 @@ drop index drover.jobqueue_expiring;
 create index jobqueue_due on drover.jobqueue (jq_queue, jq_wait_until) where jq_wait_until is not null;
 create index jobqueue_expiring on drover.jobqueue (jq_queue, jq_expires_at) where jq_expires_at is not null;
 
--- The condition is written so that no query of one job's edges takes this index by mistake, on a table that looks empty.
+-- The condition is written so that no query of one job's edges takes this index, in a table that looks empty.
 create index jobdepends_open on drover.jobdepends (jdep_jq_depends_fk)
  where coalesce(jdep_met_at, '-infinity') = '-infinity';
 create index queue_of_group on drover.queue (queue_group);
