@@ -362,21 +362,13 @@ select jq_pk, jq_state::text from drover.jobqueue j where {{meant}} order by jq_
 select jq_state::text, count(*) from drover.jobqueue j where {{meant}} group by 1
 
 -- name: count_by_kind
--- The same for what the counts of jobs know, without a look at each job; only those in hand are looked at.
-select state, sum(jobs)::bigint
-  from (select case when state in ('early', 'unmet') then 'queued' else state end as state, jobs
-          from drover.job_counts
-         where type <> 'command' and (:types::text[] is null or type = any (:types))
-           and (:queues::text[] is null or queue = any (:queues)) and (:hosts::text[] is null or host = any (:hosts))
-           and (:submitters::text[] is null or submitter = any (:submitters))
-         union all
-        select s.state, s.jobs
-          from (select jq_state::text as state from drover.jobqueue j
-                 where jq_pk = any (array(select unnest(hand_jobs) from drover.in_hand))
-                   and jq_state in ('claimed', 'running') and jq_type <> 'command' and {{chosen}}
-                   and (:hosts is null or jq_host = any (:hosts))) hand
-         cross join lateral (values (hand.state, 1), ('queued', -1)) as s(state, jobs)) c
- where state = any (:states::text[]) group by state having sum(jobs) > 0
+-- The same for what the counts of jobs know, without a look at each job.
+select state::text, sum(jobs)::bigint from drover.job_states
+ where type <> 'command' and state = any (:states::drover.job_state[])
+   and (:types::text[] is null or type = any (:types)) and (:queues::text[] is null or queue = any (:queues))
+   and (:hosts::text[] is null or host = any (:hosts))
+   and (:submitters::text[] is null or submitter = any (:submitters))
+ group by state
 
 -- name: flush_jobs
 -- Remove jobs; return how many, which the database refuses to remove, and why the first of these.

@@ -119,7 +119,7 @@ grant usage on schema drover
 grant execute on function drover.notify(text, text)
   to drover_scheduler, drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 
--- It tells a number, of a kind that the role has counted.
+-- It tells a number, of one's own jobs to those who see no others.
 grant execute on function drover.first_of_kind(bigint[], text, text, text, text, text)
   to drover_scheduler, drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 

@@ -109,6 +109,9 @@ declare
   zone  bigint;
   found bigint;
 begin
+  if submitter <> session_user and not has_table_privilege(session_user, 'drover.job_counts', 'select') then
+    return null;  -- whoever does not see the jobs of others may not ask about them either
+  end if;
   foreach zone in array zones[1:10] loop
     select jq_pk into found from jobqueue j
      where jq_pk between zone * 4096 and zone * 4096 + 4095 and jq_type = type and coalesce(jq_queue, '') = queue

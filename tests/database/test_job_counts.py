@@ -9,6 +9,7 @@ from scheduler.model.queue_requests import EndAndClaim
 from tests.connection_tools import OWNER
 from tests.job_count_tools import jobs_out_of_bounds, wrong_counts
 from tests.queue_tools import Desk, end
+from tests.role_tools import Login
 
 Connection = psycopg.Connection[Any]
 
@@ -115,3 +116,12 @@ def test_ends_that_an_older_daemon_did_not_count_are_counted_when_it_is_gone_p11
         pass
     assert wrong_counts(queue) == []
     assert queue.execute("table drover.recount_place").fetchall() == []
+
+
+def test_first_of_kind_tells_no_stranger_whether_there_are_such_jobs(login: Login, tenants: list[Connection]) -> None:
+    asked = "select drover.first_of_kind('{0}', 'a', 'default', '', %s, 'queued')"
+    mine, other = tenants
+    mine.execute("insert into drover.jobqueue (jq_type) values ('a')")
+    submitter = mine.info.user
+    answers = [each.execute(asked, [submitter]).fetchone() for each in (mine, login("drover_readonly"), other)]
+    assert answers == [(1,), (1,), (None,)]
