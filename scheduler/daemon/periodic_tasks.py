@@ -117,7 +117,7 @@ class PeriodicTasks:
         later = {
             "rescan": now + min(rescan_s, self._timers.rescan),
             "rescue": now + OWN_AGE_S,
-            "suspects": now + OWN_AGE_S,
+            "suspects": now + SUSPECTS_GAP_S,
         }
         self._due = dict.fromkeys(self._tasks, NEVER) | at_once | later
         self._knows_conditions = False

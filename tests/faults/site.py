@@ -80,6 +80,7 @@ SUSPECTED = "update drover.jobqueue set jq_rescued = 3, jq_state = 'queued' wher
 QUEUE_COMMANDS = ("add-queue q 2", "pause q", "poll q", "continue q", "set-concurrency q 3",
     "set-filter q type = 'nothing'", "set-rate q rate=9", "set-max-length q 9", "remove-queue q",
 )  # fmt: skip
+IN_BULK = """select drover.command('priority b', '{"type": "line", "state": "held"}')"""
 SCHEDULE = """
 insert into drover.schedule (schedule_name, schedule_every, schedule_job, schedule_next)
 values (%s, '1 hour', '{"jq_type": "command", "jq_args": "status"}', now())
@@ -367,6 +368,7 @@ class Site:
         for each in (
             "hold {held}",
             "priority {held} a",
+            "move {held} default",
             "cancel {held}",
             "release {freed}",
             "ice {iced}",
@@ -374,6 +376,7 @@ class Site:
         ):
             self.command(each.format(held=held, freed=freed, iced=iced, failed=failed))
         self.command(f"run {by_hand}")
+        self.rows(IN_BULK)
 
     def add_old(self) -> None:
         """Let there be a job that was over long ago."""
