@@ -78,8 +78,8 @@ def send(
         progress = Progress(len(pks), "answers")
         progress.is_shown = False
     follow = Follow(session, pks, progress, patience_s, is_bulk=chosen is not None)
-    follow.say_at_once()
     try:
+        follow.say_at_once()
         follow.until(limit_s)
     except KeyboardInterrupt:
         progress.clear()

@@ -38,6 +38,7 @@ def queue(database: str) -> Iterator[psycopg.Connection[dict[str, Any]]]:
 
 def give(queue: psycopg.Connection[Any], words: str, /, **chosen: Any) -> int:
     row = queue.execute("select drover.command(%s, %s) as pk", (words, Jsonb(chosen))).fetchone()
+    assert row
     return int(row["pk"])
 
 
