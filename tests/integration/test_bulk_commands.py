@@ -141,6 +141,7 @@ def test_last_line_about_the_progress_is_not_the_first_again(
         with on_terminal(words, variables, columns=200) as (shown, _):
             shown.until("2 of 3 jobs")
             begun = len(shown.text)
+            other.execute("select pg_sleep(0.4)")  # a line that was just drawn is not drawn again
             other.rollback()
             assert "0 of 3 jobs" not in shown.read_all()[begun:]
     assert shown.text.endswith("cancel: 3 of 3 jobs\n")
