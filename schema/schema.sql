@@ -260,6 +260,21 @@ CREATE FUNCTION drover.block_of(pk bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (pk - (pk % (32)::bigint));
 
+CREATE FUNCTION drover.bulk_word_mistake(verb text, words text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $_$
+  select case
+           when length(words) > 990 then 'a command for many jobs has at most 990 characters'
+           when verb = 'cancel' then null
+           when verb = 'priority' then case
+             when rest ~ '^[A-Za-z0-9]{1,16}$' then null else 'priority needs letters, and nothing more: one to 16 letters or digits' end
+           when verb = 'move' then case
+             when rest ~ '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$' then null else 'move needs the name of one queue, and nothing more' end
+           when rest <> '' then verb || ' takes no words: the filter chooses the jobs' end
+    from (select coalesce(substring(btrim(words, E' \t\n\r') from '^\S+\s+(.*)$'), '') as rest) w
+$_$;
+
 CREATE FUNCTION drover.bury(pks bigint[], states text[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -308,7 +323,7 @@ begin
   end loop;
 end $$;
 
-CREATE FUNCTION drover.change_jobs(command bigint, owner uuid, most integer, OUT is_over boolean, OUT has_moved boolean, OUT done bigint, OUT refused bigint, OUT reasons jsonb, OUT parents bigint[], OUT ours bigint[], OUT said text) RETURNS SETOF record
+CREATE FUNCTION drover.change_jobs(command bigint, owner uuid, most integer, OUT is_over boolean, OUT has_moved boolean, OUT done bigint, OUT refused bigint, OUT reasons jsonb, OUT parents bigint[], OUT ours bigint[], OUT given jsonb, OUT said text) RETURNS SETOF record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
     SET lock_timeout TO '200ms'
@@ -340,7 +355,11 @@ declare
   fresh    bigint[] := '{}';
   tries    bigint[];
   taken    bigint[];
-  told     integer := 0;  -- jobs in hand that are ended by now, or by a command of their own
+  told     integer := 0;  -- jobs in hand that are ended by the daemon by now
+  hand     bigint[] := '{}';  -- jobs in hand, of which zones do not know when they were started
+  begun    bigint[] := '{}';  -- those of them that were claimed since
+  is_again boolean;  -- it looks where it has looked before
+  back     bigint;  -- null: no locked job was left out of `waiting`
   step     record;
   rest     record;
   counted  text[];  -- and those under which it is counted
@@ -370,7 +389,10 @@ begin
   states := array(select s::job_state from unnest(entry.verb_in_bulk) as s
                    where not filter ? 'state' or s = any (names(filter -> 'state')));
   stored := states || case when 'claimed' = any (states) then '{queued}' else '{}' end::job_state[];
-  counted := stored::text[] || case when stored && '{queued,claimed,running}' then '{queued,early,unmet}' else '{}' end;
+  counted := stored::text[];
+  if stored && '{queued,claimed,running}' then
+    counted := counted || '{queued,early,unmet}'::text[];
+  end if;
   types := case when filter ? 'type' then names(filter -> 'type') end;
   queues := case when filter ? 'queue' then names(filter -> 'queue') end;
   hosts := case when filter ? 'host' then names(filter -> 'host') end;
@@ -382,12 +404,25 @@ begin
   sought := lower(filter ->> 'text');
   place := case when c.jq_result is null then 0 else (c.jq_result ->> 'place')::bigint end;
   waiting := array(select value::bigint from jsonb_array_elements_text(c.jq_result -> 'left'));
+  back := (c.jq_result ->> 'back')::bigint;
+  is_again := coalesce((c.jq_result ->> 'again')::boolean, false);
+  if place is null and back is not null and cardinality(waiting) < 500 then
+    place := least(back, (select min(pk) from unnest(waiting) as pk)) - 1;
+    back := null;
+    waiting := '{}';
+    is_again := true;
+  end if;
+  if since is not null and counted && '{queued}' then
+    select coalesce(array_agg(pk), '{}'), coalesce(array_agg(pk) filter (where hand_since >= since), '{}')
+      into hand, begun from in_hand cross join lateral unnest(hand_jobs) as pk;
+  end if;
+  given := coalesce(c.jq_result -> 'given', '{}');
   reasons := coalesce(c.jq_result -> 'reasons', '{}');
   refused := c.jq_itemsfailed;
   has_moved := false;
   done := c.jq_itemsprocessed;
 
-  while place is not null and cardinality(fresh) < most and zones < 10 and cardinality(waiting) < 1000 loop
+  while place is not null and cardinality(fresh) < most and zones < 10 loop
     zones := zones + 1;
     has_moved := true;
     zone := least(
@@ -403,7 +438,8 @@ begin
         where change_zone >= zone_of(place + 1) and change_state = any (counted)
           and (types is null or change_type = any (types)) and (queues is null or change_queue = any (queues))
           and (hosts is null or change_host = any (hosts))
-          and (submitters is null or change_submitter = any (submitters))));
+          and (submitters is null or change_submitter = any (submitters))),
+      (select min(zone_of(pk)) from unnest(hand) as pk where pk > place));
     place := case when zone <= zone_of(command) then greatest(place, zone * 4096 - 1) end;
     exit when place is null;
     tries := array(
@@ -414,7 +450,7 @@ begin
          and (job_groups is null or jq_job_fk = any (job_groups))
          and (submitters is null or jq_submitter = any (submitters))
          and (whose is null or jq_submitter = any (whose))
-         and (since is null or greatest(jq_queued, jq_starttime, jq_endtime) >= since)
+         and (since is null or greatest(jq_queued, jq_starttime, jq_endtime) >= since or jq_pk = any (begun))
          and (after is null or jq_queued > after)
          and (sought is null or jq_pk::text = sought or position(sought in lower(
                 concat_ws(' ', jq_name, left(jq_args, 2000), left(jq_endtext, 2000)))) > 0)
@@ -423,6 +459,8 @@ begin
                       or exists (select from hidden where hidden_jq_fk = jq_pk)))
          and (entry.verb_name <> 'release' or jq_mode = 'background')
          and (entry.verb_name <> 'retry' or jq_endtime <= c.jq_queued)
+         and (entry.verb_name <> 'priority' or jq_priority <> words or not is_again)
+         and (entry.verb_name <> 'move' or jq_queue is distinct from words or not is_again)
        order by jq_pk limit most - cardinality(fresh));
     fresh := fresh || tries;
     place := case when cardinality(fresh) = most then fresh[most] else (zone + 1) * 4096 - 1 end;
@@ -448,21 +486,33 @@ begin
     ours := want_jobs(rest.ours, owner,
                       case entry.verb_name when 'killjob' then 'kill' else concat_ws(' ', 'cancel', words) end);
     insert into jobqueue (jq_type, jq_args, jq_submitter, jq_not_after)
-    select 'command', concat_ws(' ', entry.verb_name, pk, words), c.jq_submitter, c.jq_not_after
+    select 'command', concat_ws(' ', entry.verb_name, pk, words), c.jq_submitter,
+           now() + (c.jq_not_after - c.jq_queued)
       from unnest(rest.theirs) as pk;
+    given := given || coalesce((
+      select jsonb_object_agg(name, coalesce((given ->> name)::bigint, 0) + jobs)
+        from (select coalesce(queue_group, 'default') as name, count(*) as jobs
+                from unnest(rest.theirs) as pk join jobqueue on jq_pk = pk left join queue on queue_name = jq_queue
+               group by 1) g), '{}');
     waiting := waiting || rest.locked || array(select unnest(rest.ours) except select unnest(ours));
-    told := cardinality(ours) + cardinality(rest.theirs);
+    told := cardinality(ours);
+    has_moved := has_moved or cardinality(rest.theirs) > 0;
+    if cardinality(waiting) > 1000 then
+      back := least(back, (select min(pk) from unnest(waiting[1001:]) as pk));
+      waiting := waiting[:1000];
+    end if;
   end if;
   done := done + cardinality(step.changed) + told;
   refused := refused + (select count(*) from jsonb_object_keys(step.refused));
   reasons := coalesce((select jsonb_object_agg(key, value)
                          from (select * from jsonb_each(reasons || step.refused) limit 20) e), '{}');
   has_moved := has_moved or cardinality(taken) + told > 0;
-  is_over := place is null and waiting = '{}';
+  is_over := place is null and back is null and waiting = '{}';
   parents := step.parents;
   update jobqueue
      set jq_itemsprocessed = done, jq_itemsfailed = refused, jq_endtext = done || ' jobs so far',
-         jq_result = jsonb_build_object('place', place, 'left', waiting, 'reasons', reasons)
+         jq_result = jsonb_build_object('place', place, 'left', waiting, 'back', back, 'again', is_again,
+                                        'given', given, 'reasons', reasons)
    where jq_pk = command;
   return next;
 end $_$;
@@ -470,23 +520,18 @@ end $_$;
 CREATE FUNCTION drover.change_taken(verb text, words text, jobs bigint[], OUT changed bigint[], OUT parents bigint[], OUT refused jsonb) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'drover', 'pg_temp'
-    SET "drover.in_bulk" TO 'on'
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
     AS $$
 declare
-  claimable bigint[];
+  kept bigint[];
 begin
   refused := '{}';
   changed := '{}';
   if jobs = '{}' then
     return;
   end if;
-  insert into job_change
-  select zone_of(jq_pk), jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), jq_submitter,
-         counted_state(jq_state, jq_unmet, jq_wait_until), null, count(*)
-    from jobqueue where jq_pk = any (jobs) group by 1, 2, 3, 4, 5, 6;
   if verb = 'cancel' then
     with done as (
       update jobqueue
@@ -506,40 +551,34 @@ begin
     select array_agg(jq_pk) into changed from done;
   elsif verb = 'release' then
     with done as (update jobqueue set jq_state = 'queued' where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk), array_agg(jq_pk) filter (where jq_unmet = 0 and jq_wait_until is null)
-      into changed, claimable from done;
+    select array_agg(jq_pk) into changed from done;
   elsif verb = 'unblock' then
     with done as (
       update jobqueue
          set jq_state = 'queued', jq_retry_at = null,
              jq_wait_until = case when jq_not_before > now() then jq_not_before end
        where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk), array_agg(jq_pk) filter (where jq_unmet = 0 and jq_wait_until is null)
-      into changed, claimable from done;
+    select array_agg(jq_pk) into changed from done;
   elsif verb = 'priority' then
     with done as (update jobqueue set jq_priority = words where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk),
-           array_agg(jq_pk) filter (where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null)
-      into changed, claimable from done;
+    select array_agg(jq_pk) into changed from done;
   elsif verb = 'move' then
     with done as (update jobqueue set jq_queue = words where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk),
-           array_agg(jq_pk) filter (where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null)
-      into changed, claimable from done;
+    select array_agg(jq_pk) into changed from done;
   elsif verb = 'retry' then
-    select * into changed, claimable, refused from drover.retry_taken(jobs);
+    select * into changed, refused from drover.retry_taken(jobs);
   else
     raise exception 'no verb for many jobs: %', verb;
   end if;
-  insert into job_change
-  select zone_of(jq_pk), jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), jq_submitter, null,
-         counted_state(jq_state, jq_unmet, jq_wait_until), count(*), min(jq_queued),
-         max(greatest(jq_queued, jq_endtime)),
-         max(extract(epoch from jq_starttime - jq_queued)) filter (where jq_endtime is not null),
-         max(extract(epoch from jq_endtime - jq_starttime)), min(rank(jq_urgent, jq_priority))
-    from jobqueue where jq_pk = any (jobs) group by 1, 2, 3, 4, 5, 7;
   changed := coalesce(changed, '{}');
-  perform drover.offer_all(claimable) where claimable <> '{}';
+  kept := array(select unnest(jobs) except select unnest(changed));
+  if kept <> '{}' then
+    refused := (select jsonb_object_agg(pk, 'a trigger of the database keeps it as it is') from unnest(kept) as pk)
+      || refused;
+    perform drover.offer_all(lost) from (select array(
+      select jq_pk from jobqueue j where jq_pk = any (kept) and is_claimable(j) and not has_token(j)) as lost) l
+      where lost <> '{}';
+  end if;
   perform drover.announce(changed, array(select jq_state::text from unnest(changed) with ordinality as u(pk, n)
                                            join jobqueue on jq_pk = pk order by n))
     where changed <> '{}' and verb not in ('priority', 'move');
@@ -688,7 +727,7 @@ begin
     elsif not is_free and not entry.verb_for_owners then
       raise exception 'only drover_operator may command %', given using errcode = 'insufficient_privilege';
     end if;
-    wrong := drover.filter_mistake(filter);
+    wrong := coalesce(drover.bulk_word_mistake(given, words), drover.filter_mistake(filter));
     if wrong is not null then
       raise exception '%', wrong using errcode = 'invalid_parameter_value';
     end if;
@@ -2516,9 +2555,6 @@ begin
     end if;
     perform drover.notify('drover_recovery', '') where is_tester and new.jq_endtime is not null;  -- it has an answer
   end if;
-  if current_setting('drover.in_bulk', true) = 'on' then
-    return null;  -- drover.change_taken counts the jobs, and gives them new tokens
-  end if;
   if was and (not is_so or (old.jq_queue, coalesce(old.jq_host, ''), old.jq_urgent, old.jq_priority, old.jq_queued)
                            <> (new.jq_queue, coalesce(new.jq_host, ''), new.jq_urgent, new.jq_priority,
                              new.jq_queued)) then
@@ -3505,7 +3541,7 @@ CREATE FUNCTION drover.rests(agent drover.agent) RETURNS text
                    || ': ' || coalesce(agent.agent_reason, '?') end
 $$;
 
-CREATE FUNCTION drover.retry_taken(jobs bigint[], OUT changed bigint[], OUT claimable bigint[], OUT refused jsonb) RETURNS record
+CREATE FUNCTION drover.retry_taken(jobs bigint[], OUT changed bigint[], OUT refused jsonb) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'drover', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -3551,10 +3587,9 @@ begin
              when plan.is_rest then coalesce(j.jq_checkpoint, '{}') || jsonb_build_object('again', plan.keys) end
       from plan join verdict using (jq_pk)
      where j.jq_pk = plan.jq_pk and verdict.why is null
-    returning j.jq_pk, j.jq_unmet = 0 and j.jq_wait_until is null as may_start)
-  select (select array_agg(jq_pk) from done), (select array_agg(jq_pk) from done where may_start),
-         (select coalesce(jsonb_object_agg(jq_pk, why), '{}') from verdict where why is not null)
-    into changed, claimable, refused;
+    returning j.jq_pk)
+  select (select array_agg(jq_pk) from done), (select coalesce(jsonb_object_agg(jq_pk, why), '{}') from verdict where why is not null)
+    into changed, refused;
 end $$;
 
 CREATE FUNCTION drover.roles_of(role name) RETURNS json

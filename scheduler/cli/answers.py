@@ -78,8 +78,14 @@ def send(
         progress = Progress(len(pks), "answers")
         progress.is_shown = False
     follow = Follow(session, pks, progress, patience_s, is_bulk=chosen is not None)
-    follow.say_at_once()
-    follow.until(limit_s)
+    try:
+        follow.say_at_once()
+        follow.until(limit_s)
+    except KeyboardInterrupt:
+        progress.clear()
+        if follow.is_bulk:
+            warn(f"command {pks[0]} goes on in the scheduler until it ends; drover wait {pks[0]} waits for that")
+        raise
     answers = [Answer(*row) for row in session.rows("answers", commands=pks)]
     return Sent(answers, len(pks), follow.left_in_words() if len(answers) < len(pks) else "")
 
@@ -99,9 +105,10 @@ class Follow:
     def __init__(
         self, session: Session, commands: Sequence[int], progress: Progress, patience_s: float, *, is_bulk: bool
     ) -> None:
-        self._session, self._left, self._patience_s, self._is_bulk = session, set(commands), patience_s, is_bulk
+        self._session, self._left, self._patience_s, self.is_bulk = session, set(commands), patience_s, is_bulk
         self._progress, self._count = progress, len(commands)
         self._progress.note = self._note
+        self._done = 0  # jobs of a command for many
         self._began = monotonic()
 
     def say_at_once(self) -> None:
@@ -123,7 +130,7 @@ class Follow:
         piece_s, until = self._patience_s, self._began + limit_s
         while self._left:
             left_s = max(until - monotonic(), 0.0)
-            poll_s = LOOK_EVERY_S if self._is_bulk else POLL_S
+            poll_s = LOOK_EVERY_S if self.is_bulk else POLL_S
             before = self._count - len(self._left)
             tell = partial(self._tell_after, before)
             for end in job_ends(self._session, set(self._left), min(piece_s, left_s), tell, poll_s):
@@ -143,8 +150,9 @@ class Follow:
     def _tell_after(self, before: int, ended: int) -> None:
         """Draw how far it is: so many had ended before those that were waited for last."""
         ended += before
-        if self._is_bulk and self._progress.is_shown:
-            ended = sum(each["done"] for each in waits(self._session, self._left))
+        if self.is_bulk and self._progress.is_shown:  # what has ended waits no more, and tells nothing
+            self._done = max(self._done, sum(each["done"] for each in waits(self._session, self._left)))
+            ended = self._done
         self._progress.show(ended)
 
     def _note(self) -> str:

@@ -150,6 +150,8 @@ def _report(options: Namespace, answer: Answer, total: int) -> None:
         warn(answer.text)
     else:
         print(f"{options.command}: {answer.result['jobs']:,} of {total:,} jobs")
+        for group, jobs in sorted(answer.result.get("given", {}).items()):
+            print(printable(f"{jobs:,} given to the scheduler of group {group}, by a command about each"))
         reasons = list(answer.result["reasons"].items())[:PRINTED_REFUSALS]
         for job, reason in reasons:
             warn(f"job {job}: {reason}")

@@ -64,7 +64,9 @@ FOR: Final = argument(
 )  # fmt: skip
 ANSWER: Final = (
     argument("--json", "print the answer as JSON"),
-    argument("--wait SECONDS", "wait at most so long for the answer; default: no limit", type=seconds, default=inf),
+    argument(
+        "--wait SECONDS", "--wait=9: wait at most 9 s for the answer; default: no limit", type=seconds, default=inf
+    ),
     FOR,
 )
 UNTIL_IDLE: Final = (

@@ -7,6 +7,7 @@ line is answered with what each of its options has become.
 import re
 from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from os.path import basename, isfile
 from shlex import quote
 from typing import Final, NoReturn
@@ -15,6 +16,7 @@ from scheduler.cli.arguments import filters_are_given
 from scheduler.cli.command_table import BY_FILTER, COMMANDS, EXAMPLES
 from scheduler.package_data import version
 
+NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]*)?|inf")
 CHOICE: Final = re.compile(
     r"argument (?P<name>[^:]*): invalid choice: '(?P<word>[^']*)' \(choose from (?P<choices>.*)\)"
 )
@@ -65,6 +67,9 @@ def parse(argv: Sequence[str]) -> Namespace:
         command, rest = f"{command} {rest[0]}", rest[1:]
     own = Namespace(command=command, config=top.config, database=top.database)
     parser = command_parser(command)
+    for word, behind in pairwise(rest):
+        if word == "--wait" and NUMBER.fullmatch(behind):
+            parser.error(f"--wait {behind}: seconds are written --wait={behind}; any other word comes before --wait")
     # argparse would take the word after `--wait` for its optional seconds
     before = ["--wait=inf" if word == "--wait" else word for word in rest]
     options = parser.parse_intermixed_args(before, own)

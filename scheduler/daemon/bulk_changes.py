@@ -2,7 +2,8 @@
 
 The database chooses the jobs of a batch and changes them (drover.change_jobs), and keeps in the row of the command how
 far it is, so that another daemon goes on there. Claims do not wait for it: both skip what is locked. Jobs in hand of
-ours are ended by the core, as by a command about one job.
+ours are ended by the core, as by a command about one job; those of another group by its daemon, which gets a command
+about each: they are not counted as done.
 """
 
 import json
@@ -46,7 +47,7 @@ def change_all(context: Context, row: CommandRow, command: Command) -> Steps[Out
         return Later(AGAIN_S, batches, has_moved=True)
     if not rows:
         return Later(progress=batches)
-    is_over, has_moved, done, refused, reasons, parents, ours, mistake = rows[0]
+    is_over, has_moved, done, refused, reasons, parents, ours, given, mistake = rows[0]
     if mistake is not None:
         return Done(text_of(mistake), ok=False)
     is_slow = context.now() - began > LONG_S
@@ -57,7 +58,7 @@ def change_all(context: Context, row: CommandRow, command: Command) -> Steps[Out
     _end_jobs(context, batches, command)
     if is_over != b"t" or batches.unheard:
         return Later(PAUSE_S if has_moved == b"t" else AGAIN_S, batches, has_moved == b"t")
-    return _end(command, int(done or 0), int(refused or 0), reasons)
+    return _end(command, int(done or 0), int(refused or 0), reasons, given)
 
 
 def _end_jobs(context: Context, batches: Batches, command: Command) -> None:
@@ -71,7 +72,9 @@ def _end_jobs(context: Context, batches: Batches, command: Command) -> None:
             batches.unheard[pk] = tries + 1
 
 
-def _end(command: Command, done: int, refused: int, reasons: bytes | None) -> Done:
+def _end(command: Command, done: int, refused: int, reasons: bytes | None, given: bytes | None) -> Done:
+    others = json.loads(given or b"{}")
     text = f"{command.verb}: {done} {'job' if done == 1 else 'jobs'}" + (f", {refused} refused" if refused else "")
-    result = {"jobs": done, "refused": refused, "reasons": json.loads(reasons or b"{}")}
+    text += "".join(f", {jobs} given to the scheduler of group {group}" for group, jobs in sorted(others.items()))
+    result = {"jobs": done, "refused": refused, "reasons": json.loads(reasons or b"{}"), "given": others}
     return Done(text, result, ok=not refused or done > 0)

@@ -8,26 +8,21 @@ alter table drover.verb add column verb_in_bulk text[] not null default '{}';
 
 -- ---------------------------------------------------------------- tokens of many jobs
 
--- Where one function changes many jobs, it takes their tokens away before, and gives them new ones after that.
+-- Most jobs that are changed have neither a latest start nor a key: their rows need no second update.
 do $$
 declare
-  before text := '  if was and (not is_so or ';
   derive text := '    update drover.jobqueue
        set jq_expires_at = case ';
   blocks text := '    if old.jq_state = ''blocked'' then';
   body   text := pg_get_functiondef('drover.moved'::regproc);
 begin
-  if position(before in body) = 0 or position(derive in body) = 0 or position(blocks in body) = 0 then
+  if position(derive in body) = 0 or position(blocks in body) = 0 then
     raise exception 'drover.moved is not as expected';
   end if;
   body := replace(body, derive, '    if new.jq_not_after is not null or new.jq_unique_key is not null then
 ' || derive);
-  body := replace(body, blocks, '    end if;
+  execute replace(body, blocks, '    end if;
 ' || blocks);
-  execute replace(body, before, '  if current_setting(''drover.in_bulk'', true) = ''on'' then
-    return null;  -- drover.change_taken counts the jobs, and gives them new tokens
-  end if;
-' || before);
 end $$;
 
 -- Lock those of the jobs that are in one of these states, not in hand, and whose rows and tokens no session has locked;
@@ -137,6 +132,20 @@ end $$;
 
 -- ---------------------------------------------------------------- commands
 
+-- Return what is wrong with the words of a command about many jobs; null if nothing is. See scheduler/model/verbs.py.
+create function drover.bulk_word_mistake(verb text, words text) returns text
+language sql immutable set search_path = drover, pg_temp as $$
+  select case
+           when length(words) > 990 then 'a command for many jobs has at most 990 characters'
+           when verb = 'cancel' then null
+           when verb = 'priority' then case
+             when rest ~ '^[A-Za-z0-9]{1,16}$' then null else 'priority needs letters, and nothing more: one to 16 letters or digits' end
+           when verb = 'move' then case
+             when rest ~ '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$' then null else 'move needs the name of one queue, and nothing more' end
+           when rest <> '' then verb || ' takes no words: the filter chooses the jobs' end
+    from (select coalesce(substring(btrim(words, E' \t\n\r') from '^\S+\s+(.*)$'), '') as rest) w
+$$;
+
 -- Give a command, which ends as failed if no scheduler has taken it `within` so long. With a filter it is about all
 -- jobs that this finds among those inserted before, and that the role may command; its words do without a job.
 create function drover.command(words text, filter jsonb, within interval default null) returns bigint
@@ -160,7 +169,7 @@ begin
     elsif not is_free and not entry.verb_for_owners then
       raise exception 'only drover_operator may command %', given using errcode = 'insufficient_privilege';
     end if;
-    wrong := drover.filter_mistake(filter);
+    wrong := coalesce(drover.bulk_word_mistake(given, words), drover.filter_mistake(filter));
     if wrong is not null then
       raise exception '%', wrong using errcode = 'invalid_parameter_value';
     end if;
@@ -259,23 +268,20 @@ $$;
 -- ---------------------------------------------------------------- one batch
 
 -- Do what a command says to these jobs, which drover.take_jobs has returned; return those that were changed, those of
--- them that ended and have children, and why others were refused, by number. Words: what follows the verb.
+-- them that ended and have children, and why others were refused, by number. Words: what follows the verb. The row
+-- trigger counts each job and gives it its new token; those that a trigger of the site keeps get theirs back here.
 create function drover.change_taken(
   verb text, words text, jobs bigint[], out changed bigint[], out parents bigint[], out refused jsonb)
-language plpgsql set search_path = drover, pg_temp set drover.in_bulk = 'on' set plan_cache_mode = force_generic_plan
+language plpgsql set search_path = drover, pg_temp set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set jit = off as $$
 declare
-  claimable bigint[];
+  kept bigint[];
 begin
   refused := '{}';
   changed := '{}';
   if jobs = '{}' then
     return;
   end if;
-  insert into job_change
-  select zone_of(jq_pk), jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), jq_submitter,
-         counted_state(jq_state, jq_unmet, jq_wait_until), null, count(*)
-    from jobqueue where jq_pk = any (jobs) group by 1, 2, 3, 4, 5, 6;
   if verb = 'cancel' then
     with done as (
       update jobqueue
@@ -295,49 +301,43 @@ begin
     select array_agg(jq_pk) into changed from done;
   elsif verb = 'release' then
     with done as (update jobqueue set jq_state = 'queued' where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk), array_agg(jq_pk) filter (where jq_unmet = 0 and jq_wait_until is null)
-      into changed, claimable from done;
+    select array_agg(jq_pk) into changed from done;
   elsif verb = 'unblock' then
     with done as (
       update jobqueue
          set jq_state = 'queued', jq_retry_at = null,
              jq_wait_until = case when jq_not_before > now() then jq_not_before end
        where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk), array_agg(jq_pk) filter (where jq_unmet = 0 and jq_wait_until is null)
-      into changed, claimable from done;
+    select array_agg(jq_pk) into changed from done;
   elsif verb = 'priority' then
     with done as (update jobqueue set jq_priority = words where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk),
-           array_agg(jq_pk) filter (where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null)
-      into changed, claimable from done;
+    select array_agg(jq_pk) into changed from done;
   elsif verb = 'move' then
     with done as (update jobqueue set jq_queue = words where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk),
-           array_agg(jq_pk) filter (where jq_state = 'queued' and jq_unmet = 0 and jq_wait_until is null)
-      into changed, claimable from done;
+    select array_agg(jq_pk) into changed from done;
   elsif verb = 'retry' then
-    select * into changed, claimable, refused from drover.retry_taken(jobs);
+    select * into changed, refused from drover.retry_taken(jobs);
   else
     raise exception 'no verb for many jobs: %', verb;
   end if;
-  insert into job_change
-  select zone_of(jq_pk), jq_type, coalesce(jq_queue, ''), coalesce(jq_host, ''), jq_submitter, null,
-         counted_state(jq_state, jq_unmet, jq_wait_until), count(*), min(jq_queued),
-         max(greatest(jq_queued, jq_endtime)),
-         max(extract(epoch from jq_starttime - jq_queued)) filter (where jq_endtime is not null),
-         max(extract(epoch from jq_endtime - jq_starttime)), min(rank(jq_urgent, jq_priority))
-    from jobqueue where jq_pk = any (jobs) group by 1, 2, 3, 4, 5, 7;
   changed := coalesce(changed, '{}');
-  perform drover.offer_all(claimable) where claimable <> '{}';
+  kept := array(select unnest(jobs) except select unnest(changed));
+  if kept <> '{}' then
+    refused := (select jsonb_object_agg(pk, 'a trigger of the database keeps it as it is') from unnest(kept) as pk)
+      || refused;
+    perform drover.offer_all(lost) from (select array(
+      select jq_pk from jobqueue j where jq_pk = any (kept) and is_claimable(j) and not has_token(j)) as lost) l
+      where lost <> '{}';
+  end if;
   perform drover.announce(changed, array(select jq_state::text from unnest(changed) with ordinality as u(pk, n)
                                            join jobqueue on jq_pk = pk order by n))
     where changed <> '{}' and verb not in ('priority', 'move');
   perform drover.notify('drover_due', '') where changed <> '{}' and verb in ('release', 'retry', 'unblock');
 end $$;
 
--- Queue failed jobs again, with all their allowances; return which, those of them that may be claimed, and why others
--- are not queued. See query retry_job, which does so for one.
-create function drover.retry_taken(jobs bigint[], out changed bigint[], out claimable bigint[], out refused jsonb)
+-- Queue failed jobs again, with all their allowances; return which, and why others are not queued. See query retry_job,
+-- which does so for one.
+create function drover.retry_taken(jobs bigint[], out changed bigint[], out refused jsonb)
 language plpgsql set search_path = drover, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
 set jit = off as $$
 begin
@@ -379,22 +379,23 @@ begin
              when plan.is_rest then coalesce(j.jq_checkpoint, '{}') || jsonb_build_object('again', plan.keys) end
       from plan join verdict using (jq_pk)
      where j.jq_pk = plan.jq_pk and verdict.why is null
-    returning j.jq_pk, j.jq_unmet = 0 and j.jq_wait_until is null as may_start)
-  select (select array_agg(jq_pk) from done), (select array_agg(jq_pk) from done where may_start),
-         (select coalesce(jsonb_object_agg(jq_pk, why), '{}') from verdict where why is not null)
-    into changed, claimable, refused;
+    returning j.jq_pk)
+  select (select array_agg(jq_pk) from done), (select coalesce(jsonb_object_agg(jq_pk, why), '{}') from verdict where why is not null)
+    into changed, refused;
 end $$;
 
 -- Carry out a batch of a command about all jobs that its filter finds: `most` jobs at most, of the next ten zones in
 -- which jobs of such a kind are. No row: the command has ended, or another session has it locked. Where it is and what
 -- it has done is kept in the row of the command, by the transaction that does it, so that another daemon goes on there.
 --
--- A job that is locked stays in `left` for the next batch. One that this owner has in hand gets a note in its row and
--- is returned in `ours`, to be ended by the daemon; one of another daemon gets a command of its own. With `most` = 1 a
--- job that the database refuses to change is passed over, and the reason is kept.
+-- A job that is locked stays in `left` for the next batch; of more than a thousand, the others are looked for once more,
+-- from `back` on, when there are few in `left`. One that this owner has in hand gets a note in its row and is returned in
+-- `ours`, to be ended by the daemon; one of another daemon gets a command of its own, which is counted in `given` by
+-- group, and not as done. With `most` = 1 a job that the database refuses to change is passed over, and the reason is
+-- kept.
 create function drover.change_jobs(
   command bigint, owner uuid, most integer, out is_over boolean, out has_moved boolean, out done bigint,
-  out refused bigint, out reasons jsonb, out parents bigint[], out ours bigint[], out said text)
+  out refused bigint, out reasons jsonb, out parents bigint[], out ours bigint[], out given jsonb, out said text)
 returns setof record
 language plpgsql security definer set search_path = drover, pg_temp set lock_timeout = '200ms'
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = on set enable_hashjoin = on
@@ -420,7 +421,11 @@ declare
   fresh    bigint[] := '{}';
   tries    bigint[];
   taken    bigint[];
-  told     integer := 0;  -- jobs in hand that are ended by now, or by a command of their own
+  told     integer := 0;  -- jobs in hand that are ended by the daemon by now
+  hand     bigint[] := '{}';  -- jobs in hand, of which zones do not know when they were started
+  begun    bigint[] := '{}';  -- those of them that were claimed since
+  is_again boolean;  -- it looks where it has looked before
+  back     bigint;  -- null: no locked job was left out of `waiting`
   step     record;
   rest     record;
   counted  text[];  -- and those under which it is counted
@@ -450,7 +455,10 @@ begin
   states := array(select s::job_state from unnest(entry.verb_in_bulk) as s
                    where not filter ? 'state' or s = any (names(filter -> 'state')));
   stored := states || case when 'claimed' = any (states) then '{queued}' else '{}' end::job_state[];
-  counted := stored::text[] || case when stored && '{queued,claimed,running}' then '{queued,early,unmet}' else '{}' end;
+  counted := stored::text[];
+  if stored && '{queued,claimed,running}' then
+    counted := counted || '{queued,early,unmet}'::text[];
+  end if;
   types := case when filter ? 'type' then names(filter -> 'type') end;
   queues := case when filter ? 'queue' then names(filter -> 'queue') end;
   hosts := case when filter ? 'host' then names(filter -> 'host') end;
@@ -462,12 +470,25 @@ begin
   sought := lower(filter ->> 'text');
   place := case when c.jq_result is null then 0 else (c.jq_result ->> 'place')::bigint end;
   waiting := array(select value::bigint from jsonb_array_elements_text(c.jq_result -> 'left'));
+  back := (c.jq_result ->> 'back')::bigint;
+  is_again := coalesce((c.jq_result ->> 'again')::boolean, false);
+  if place is null and back is not null and cardinality(waiting) < 500 then
+    place := least(back, (select min(pk) from unnest(waiting) as pk)) - 1;
+    back := null;
+    waiting := '{}';
+    is_again := true;
+  end if;
+  if since is not null and counted && '{queued}' then
+    select coalesce(array_agg(pk), '{}'), coalesce(array_agg(pk) filter (where hand_since >= since), '{}')
+      into hand, begun from in_hand cross join lateral unnest(hand_jobs) as pk;
+  end if;
+  given := coalesce(c.jq_result -> 'given', '{}');
   reasons := coalesce(c.jq_result -> 'reasons', '{}');
   refused := c.jq_itemsfailed;
   has_moved := false;
   done := c.jq_itemsprocessed;
 
-  while place is not null and cardinality(fresh) < most and zones < 10 and cardinality(waiting) < 1000 loop
+  while place is not null and cardinality(fresh) < most and zones < 10 loop
     zones := zones + 1;
     has_moved := true;
     zone := least(
@@ -483,7 +504,8 @@ begin
         where change_zone >= zone_of(place + 1) and change_state = any (counted)
           and (types is null or change_type = any (types)) and (queues is null or change_queue = any (queues))
           and (hosts is null or change_host = any (hosts))
-          and (submitters is null or change_submitter = any (submitters))));
+          and (submitters is null or change_submitter = any (submitters))),
+      (select min(zone_of(pk)) from unnest(hand) as pk where pk > place));
     place := case when zone <= zone_of(command) then greatest(place, zone * 4096 - 1) end;
     exit when place is null;
     tries := array(
@@ -494,7 +516,7 @@ begin
          and (job_groups is null or jq_job_fk = any (job_groups))
          and (submitters is null or jq_submitter = any (submitters))
          and (whose is null or jq_submitter = any (whose))
-         and (since is null or greatest(jq_queued, jq_starttime, jq_endtime) >= since)
+         and (since is null or greatest(jq_queued, jq_starttime, jq_endtime) >= since or jq_pk = any (begun))
          and (after is null or jq_queued > after)
          and (sought is null or jq_pk::text = sought or position(sought in lower(
                 concat_ws(' ', jq_name, left(jq_args, 2000), left(jq_endtext, 2000)))) > 0)
@@ -503,6 +525,8 @@ begin
                       or exists (select from hidden where hidden_jq_fk = jq_pk)))
          and (entry.verb_name <> 'release' or jq_mode = 'background')
          and (entry.verb_name <> 'retry' or jq_endtime <= c.jq_queued)
+         and (entry.verb_name <> 'priority' or jq_priority <> words or not is_again)
+         and (entry.verb_name <> 'move' or jq_queue is distinct from words or not is_again)
        order by jq_pk limit most - cardinality(fresh));
     fresh := fresh || tries;
     place := case when cardinality(fresh) = most then fresh[most] else (zone + 1) * 4096 - 1 end;
@@ -528,21 +552,33 @@ begin
     ours := want_jobs(rest.ours, owner,
                       case entry.verb_name when 'killjob' then 'kill' else concat_ws(' ', 'cancel', words) end);
     insert into jobqueue (jq_type, jq_args, jq_submitter, jq_not_after)
-    select 'command', concat_ws(' ', entry.verb_name, pk, words), c.jq_submitter, c.jq_not_after
+    select 'command', concat_ws(' ', entry.verb_name, pk, words), c.jq_submitter,
+           now() + (c.jq_not_after - c.jq_queued)
       from unnest(rest.theirs) as pk;
+    given := given || coalesce((
+      select jsonb_object_agg(name, coalesce((given ->> name)::bigint, 0) + jobs)
+        from (select coalesce(queue_group, 'default') as name, count(*) as jobs
+                from unnest(rest.theirs) as pk join jobqueue on jq_pk = pk left join queue on queue_name = jq_queue
+               group by 1) g), '{}');
     waiting := waiting || rest.locked || array(select unnest(rest.ours) except select unnest(ours));
-    told := cardinality(ours) + cardinality(rest.theirs);
+    told := cardinality(ours);
+    has_moved := has_moved or cardinality(rest.theirs) > 0;
+    if cardinality(waiting) > 1000 then
+      back := least(back, (select min(pk) from unnest(waiting[1001:]) as pk));
+      waiting := waiting[:1000];
+    end if;
   end if;
   done := done + cardinality(step.changed) + told;
   refused := refused + (select count(*) from jsonb_object_keys(step.refused));
   reasons := coalesce((select jsonb_object_agg(key, value)
                          from (select * from jsonb_each(reasons || step.refused) limit 20) e), '{}');
   has_moved := has_moved or cardinality(taken) + told > 0;
-  is_over := place is null and waiting = '{}';
+  is_over := place is null and back is null and waiting = '{}';
   parents := step.parents;
   update jobqueue
      set jq_itemsprocessed = done, jq_itemsfailed = refused, jq_endtext = done || ' jobs so far',
-         jq_result = jsonb_build_object('place', place, 'left', waiting, 'reasons', reasons)
+         jq_result = jsonb_build_object('place', place, 'left', waiting, 'back', back, 'again', is_again,
+                                        'given', given, 'reasons', reasons)
    where jq_pk = command;
   return next;
 end $$;

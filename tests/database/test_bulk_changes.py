@@ -38,6 +38,7 @@ def queue(database: str) -> Iterator[psycopg.Connection[dict[str, Any]]]:
 
 def give(queue: psycopg.Connection[Any], words: str, /, **chosen: Any) -> int:
     row = queue.execute("select drover.command(%s, %s) as pk", (words, Jsonb(chosen))).fetchone()
+    assert row
     return int(row["pk"])
 
 
@@ -152,14 +153,134 @@ def test_claim_waits_for_no_batch_and_a_batch_for_no_claim(queue: psycopg.Connec
     assert states(queue) == {"cancelled": 300 - len(claimed), "claimed": len(claimed)}
 
 
-def test_job_in_hand_elsewhere_gets_a_command_of_its_own(queue: psycopg.Connection[Any]) -> None:
-    queue.execute("delete from drover.claimable")
-    queue.execute(f"insert into drover.in_hand select '{OTHER}', array_agg(jq_pk) from drover.jobqueue".encode())
+def run(queue: psycopg.Connection[Any], owner: str, state: str = "running") -> None:
+    """Let an owner have the jobs of type b in hand."""
+    queue.execute("delete from drover.claimable where claim_type = 'b'")
+    hand = "insert into drover.in_hand select %s, array_agg(jq_pk) from drover.jobqueue where jq_type = 'b'"
+    queue.execute(hand.encode(), (owner,))
+    if state == "running":
+        queue.execute("update drover.jobqueue set jq_state = 'running', jq_attempt = 1, jq_owner = %s,"
+                      " jq_starttime = now() where jq_type = 'b'", (owner,))  # fmt: skip
+
+
+def test_job_in_hand_elsewhere_gets_a_command_of_its_own_and_is_not_counted(queue: psycopg.Connection[Any]) -> None:
+    run(queue, OTHER, "queued")
     command = give(queue, "cancel no more", type="b")
     done = batch(queue, command)
-    assert (done["is_over"], done["done"], done["ours"]) == (True, 1, [])
+    assert (done["is_over"], done["done"], done["ours"], done["given"]) == (True, 0, [], {"default": 1})
     row = queue.execute("select jq_args from drover.jobqueue where jq_pk > %s", (command,)).fetchone()
     assert row == {"jq_args": "cancel 101 no more"}
+
+
+def test_command_that_is_passed_on_has_as_long_as_that_of_the_batch(queue: psycopg.Connection[Any]) -> None:
+    run(queue, OTHER)
+    row = queue.execute("""select drover.command('cancel', '{"type": "b"}', '1 minute') as pk""").fetchone()
+    assert row
+    queue.execute("update drover.jobqueue set jq_queued = jq_queued - interval '1 h',"
+                  " jq_not_after = jq_not_after - interval '1 h' where jq_pk = %s", (row["pk"],))  # fmt: skip
+    assert batch(queue, row["pk"])["given"] == {"default": 1}
+    ask = "select jq_not_after - jq_queued = '1 minute' as is_whole from drover.jobqueue where jq_pk > %s"
+    assert queue.execute(ask, (row["pk"],)).fetchone() == {"is_whole": True}
+
+
+@pytest.mark.parametrize("verb", ["cancel", "killjob"])
+@pytest.mark.parametrize(
+    ("shown", "asked", "ended"),
+    [
+        ("running", ["running"], [101]), ("running", ["claimed"], []),
+        ("queued", ["claimed"], [101]), ("queued", ["running"], []), ("queued", ["claimed", "running"], [101]),
+    ],
+)  # fmt: skip
+def test_states_of_jobs_in_hand_are_those_that_lists_show(
+    queue: psycopg.Connection[Any], verb: str, shown: str, asked: list[str], ended: list[int]
+) -> None:
+    run(queue, OWNER, shown)
+    done = batch(queue, give(queue, verb, type="b", state=asked))
+    assert (done["is_over"], done["ours"] or []) == (True, ended)
+
+
+def test_jobs_that_wait_for_an_instant_are_found_where_no_others_are(queue: psycopg.Connection[Any]) -> None:
+    queue.execute("insert into drover.jobqueue (jq_type, jq_not_before) values ('e', now() + interval '1 h')")
+    queue.execute("select drover.add_up_changes(10000)")
+    assert batch(queue, give(queue, "cancel", type="e"))["done"] == 1
+
+
+@pytest.mark.parametrize("state", ["running", "queued"])
+def test_filter_by_time_finds_jobs_in_hand_that_were_started_since(queue: psycopg.Connection[Any], state: str) -> None:
+    queue.execute("update drover.jobqueue set jq_queued = now() - interval '1 h'")
+    run(queue, OWNER, state)
+    row = queue.execute("select (now() - interval '1 minute')::text as at").fetchone()
+    assert row
+    command = give(queue, "cancel", since=row["at"])
+    queue.execute("select drover.add_up_changes(10000)")
+    queue.execute("update drover.job_zone set zone_latest = now() - interval '1 h'")  # as if it had begun only now
+    assert batch(queue, command)["ours"] == [101]
+
+
+def wrong_counts(queue: psycopg.Connection[Any]) -> int:
+    row = queue.execute("select drover.recount(0, 1) as n").fetchone()
+    assert row
+    return int(row["n"])
+
+
+def test_no_setting_of_a_session_keeps_a_change_from_being_counted(database_with_roles: str) -> None:
+    with (
+        psycopg.connect(database_with_roles, autocommit=True, row_factory=dict_row) as queue,
+        psycopg.connect(database_with_roles, user="drover_frontend", autocommit=True, row_factory=dict_row) as mine,
+    ):
+        mine.execute("set drover.in_bulk = 'on'")
+        job = mine.execute("insert into drover.jobqueue (jq_type) values ('a') returning jq_pk").fetchone()
+        assert job
+        command = mine.execute("select drover.command('hold ' || %s) as pk", (job["jq_pk"],)).fetchone()
+        assert command
+        mine.execute("select drover.withdraw_commands(%s, 'x')", ([command["pk"]],))
+        assert (wrong_counts(queue), queue.execute(DIFFERENCE.encode()).fetchall()) == (0, [])
+
+
+def test_job_that_a_trigger_of_the_site_changes_meanwhile_loses_its_token_and_is_counted(
+    queue: psycopg.Connection[Any],
+) -> None:
+    queue.execute(
+        "create function public.follow() returns trigger language plpgsql as"
+        " $$begin update drover.jobqueue set jq_state = 'held' where jq_type = 'b'; return null; end$$"
+    )
+    queue.execute(
+        "create trigger follow after update of jq_state on drover.jobqueue for each row"
+        " when (new.jq_state = 'cancelled' and new.jq_args = '7') execute function public.follow()"
+    )
+    batch(queue, give(queue, "cancel", type="a"))
+    assert (states(queue, "b"), differences(queue), wrong_counts(queue)) == ({"held": 1}, [], 0)
+
+
+@pytest.mark.parametrize("words", ["cancel", "hold", "ice", "priority a"])
+def test_job_that_a_trigger_of_the_site_keeps_is_refused_and_may_be_claimed(
+    queue: psycopg.Connection[Any], words: str
+) -> None:
+    queue.execute("create function public.keep() returns trigger language plpgsql as $$begin return null; end$$")
+    queue.execute(
+        "create trigger keep before update on drover.jobqueue for each row when (old.jq_args = '7')"
+        " execute function public.keep()"
+    )
+    done = batch(queue, give(queue, words, type="a"))
+    assert (done["is_over"], done["done"], done["refused"]) == (True, 99, 1)
+    assert done["reasons"] == {"7": "a trigger of the database keeps it as it is"}
+    assert (differences(queue), wrong_counts(queue)) == ([], 0)
+
+
+def test_more_than_a_thousand_locked_jobs_hold_up_no_other(queue: psycopg.Connection[Any], database: str) -> None:
+    many = MANY.replace("100", "2300")
+    queue.execute(many.encode())
+    command = give(queue, "cancel", type="a")
+    with psycopg.connect(database) as other:
+        other.execute("select from drover.jobqueue where jq_type = 'a' and jq_pk <= 2200 for update")
+        rows = [batch(queue, command) for _ in range(6)]
+        assert (rows[-1]["done"], rows[-1]["is_over"], rows[-1]["has_moved"]) == (201, False, False)
+        left = queue.execute("select jsonb_array_length(jq_result -> 'left') as n from drover.jobqueue"
+                             " where jq_pk = %s", (command,)).fetchone()  # fmt: skip
+        assert left == {"n": 1000}
+    rows = [batch(queue, command) for _ in range(6)]
+    assert (rows[-1]["is_over"], rows[-1]["done"], states(queue)) == (True, 2400, {"cancelled": 2400})
+    assert differences(queue) == []
 
 
 def test_job_that_the_database_refuses_to_change_is_passed_over_with_the_reason(
@@ -224,6 +345,12 @@ def test_filter_finds_what_its_words_say(queue: psycopg.Connection[Any], chosen:
         ("cancel", '{"hidden": "no"}', "hidden of a filter is true or false"),
         ("signal TERM", '{"type": "a"}', "no command for many jobs: 'signal'; there are release, hold, ice"),
         ("frobnicate", '{"type": "a"}', "no command for many jobs: 'frobnicate'"),
+        ("hold all nonsense", '{"type": "a"}', "hold takes no words"),
+        ("retry 5", '{"type": "a"}', "retry takes no words"),
+        ("priority", '{"type": "a"}', "priority needs letters"),
+        ("priority a b", '{"type": "a"}', "priority needs letters"),
+        ("move", '{"type": "a"}', "move needs the name of one queue"),
+        ("cancel " + "x" * 1000, '{"type": "a"}', "a command for many jobs has at most 990"),
     ],
 )
 def test_command_with_a_wrong_filter_is_refused(

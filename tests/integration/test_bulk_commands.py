@@ -1,13 +1,18 @@
 """Commands about all jobs that a filter finds, by the real daemon and the real command: one row, batch by batch."""
 
+import subprocess
 from pathlib import Path
+from signal import SIGINT, default_int_handler, signal
 
+import psycopg
+from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
-from tests.cli_tools import Done
+from tests.cli_tools import DROVER, Done, environment
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, rec
 from tests.integration.puppets import puppet
+from tests.terminal_tools import on_terminal
 
 MANY = """
 insert into drover.jobqueue (jq_type, jq_args) select 'other', i::text from generate_series(1, %s) as i
@@ -82,6 +87,64 @@ def test_jobs_in_hand_of_another_group_are_ended_by_its_daemon(launch: Launch) -
     far.wait(job, "running")
     give(far, "cancel enough", queue="far")
     assert far.wait(job, "cancelled")["jq_endtext"] == "enough"
+
+
+def test_answer_counts_apart_what_was_given_to_another_group(launch: Launch, ask: Ask) -> None:
+    launch("[hosts.local]\n" + puppet())
+    far = launch("[scheduler]\ngroup = 'far'\n[hosts.beta]\n" + puppet())
+    job = far.insert(jq_type="puppet", jq_args="sleep 600", jq_queue="far")
+    far.wait(job, "running")
+    far.insert(jq_type="puppet", jq_state="held")
+    done = ask("cancel --type puppet --yes")
+    assert done == Done(0, "cancel: 1 of 2 jobs\n1 given to the scheduler of group far, by a command about each\n", "")
+    far.wait(job, "cancelled")
+
+
+def test_jobs_in_hand_are_found_by_the_state_running(launch: Launch, ask: Ask) -> None:
+    daemon = launch("[hosts.local]\n" + puppet(slots=2))
+    jobs = daemon.insert_all([{"jq_type": "puppet", "jq_args": "sleep 600"} for _ in range(2)])
+    daemon.until(lambda: states(daemon, "puppet").get("running") == 2)
+    assert ask("cancel --type puppet --state running --yes").out == "cancel: 2 of 2 jobs\n"
+    daemon.wait_all(jobs, "cancelled")
+
+
+def test_ctrl_c_says_which_command_goes_on(launch: Launch, database_with_roles: str, config: Path) -> None:
+    daemon = launch("[hosts.local]\n" + puppet())
+    jobs = daemon.insert_all([{"jq_type": "other"} for _ in range(3)])
+    variables = environment(make_conninfo(database_with_roles, user="drover_operator"), config)
+    words = [*DROVER, "cancel", "--type", "other", "--yes"]
+    before = signal(SIGINT, default_int_handler)  # a shell lets what it starts with & ignore it
+    waits = "select count(*) from pg_stat_activity where application_name = 'drover-wait'"
+    with psycopg.connect(database_with_roles) as other:
+        other.execute("select from drover.jobqueue where jq_pk = %s for update", (jobs[0],))
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=variables) as process:
+            signal(SIGINT, before)
+            daemon.until(lambda: states(daemon, "other").get("cancelled") == 2 and daemon.value(waits) == 1)
+            process.send_signal(SIGINT)
+            _, told = process.communicate(timeout=60)
+    command = daemon.value("select max(jq_pk) from drover.jobqueue where jq_type = 'command'")
+    assert (process.returncode, told.splitlines()[-1]) == (
+        130, f"drover: command {command} goes on in the scheduler until it ends; drover wait {command} waits for that"
+    )  # fmt: skip
+    daemon.wait_all(jobs, "cancelled")
+
+
+def test_last_line_about_the_progress_is_not_the_first_again(
+    launch: Launch, database_with_roles: str, config: Path
+) -> None:
+    daemon = launch("[hosts.local]\n" + puppet())
+    jobs = daemon.insert_all([{"jq_type": "other"} for _ in range(3)])
+    variables = environment(make_conninfo(database_with_roles, user="drover_operator"), config)
+    with psycopg.connect(database_with_roles) as other:
+        other.execute("select from drover.jobqueue where jq_pk = %s for update", (jobs[0],))
+        words = [*DROVER, "cancel", "--type", "other", "--yes"]
+        with on_terminal(words, variables, columns=200) as (shown, _):
+            shown.until("2 of 3 jobs")
+            begun = len(shown.text)
+            other.execute("select pg_sleep(0.4)")  # a line that was just drawn is not drawn again
+            other.rollback()
+            assert "0 of 3 jobs" not in shown.read_all()[begun:]
+    assert shown.text.endswith("cancel: 3 of 3 jobs\n")
 
 
 def test_held_jobs_are_released_moved_and_worked_each_once(launch: Launch, ask: Ask, record: Path) -> None:

@@ -77,6 +77,15 @@ def test_misuse_ends_with_2_and_a_message(line: str, capsys: pytest.CaptureFixtu
     assert "error: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("line", ["cancel 5 --wait 6", "submit --wait 6 a", "pause --wait 6 q", "run 5 --wait 1.5"])
+def test_number_after_a_space_is_not_taken_for_anything_but_the_seconds(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parsed(line)
+    assert ": seconds are written --wait=" in capsys.readouterr().err
+
+
 def test_refused_job_argument_says_that_a_number_or_name_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parsed("why billing")
