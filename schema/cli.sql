@@ -897,8 +897,8 @@ select tally_type as type, tally_host as host, tally_state as state, bin, sum(jo
  where {{tallied}} group by 1, 2, 3, 4
 
 -- name: failure_stats
--- Return how jobs failed since a time: of each type and code the number, the newest job and the text of its end, if it is
--- failed still: it may have been retried or removed.
+-- Return how jobs failed since a time: of each type and code the number, the newest job and the text of its end, if it
+-- is failed still: it may have been retried or removed.
 select type, code, jobs, newest,
        (select left(jq_endtext, 200) from drover.jobqueue j where jq_pk = newest and jq_state = 'failed') as text
   from (
