@@ -827,16 +827,15 @@ select jq_pk as job, jq_type as type, host, pid as keeper, since, attached, wait
 
 -- name: unserved_types
 -- Return the types that a group does not serve: how many jobs wait in its queues, and how many in others or in none.
-with waiting as (
-  select j.type, q.queue_group, sum(jobs)::bigint as jobs,
-         (sum(sum(jobs)) over (partition by j.type))::bigint as of_type
-    from drover.job_states j left join drover.queue q on q.queue_name = j.queue
-   where j.state in ('held', 'queued', 'blocked') and j.type <> 'command' group by 1, 2)
 select w.type, queue_group as group, jobs, of_type - jobs as elsewhere,
        case when a.agent_type is null then 'not configured'
             when not a.agent_present then 'no longer configured'
             else 'disabled' end as reason
-  from waiting w
+  from (
+    select j.type, q.queue_group, sum(jobs)::bigint as jobs,
+           (sum(sum(jobs)) over (partition by j.type))::bigint as of_type
+      from drover.job_states j left join drover.queue q on q.queue_name = j.queue
+     where j.state in ('held', 'queued', 'blocked') and j.type <> 'command' group by 1, 2) w
   left join drover.agent a on a.agent_group = queue_group and a.agent_type = w.type
  where queue_group is not null and jobs > 0
    and (:group::text is null or queue_group = :group) and not coalesce(a.agent_present and a.agent_enabled, false)
