@@ -826,16 +826,20 @@ select jq_pk as job, jq_type as type, host, pid as keeper, since, attached, wait
   from drover.our_detached where runs order by attached, since, jq_pk
 
 -- name: unserved_types
-select j.type, q.queue_group as group, sum(jobs)::bigint as jobs,
+-- Return the types that a group does not serve: how many jobs wait in its queues, and how many in others or in none.
+select w.type, queue_group as group, jobs, of_type - jobs as elsewhere,
        case when a.agent_type is null then 'not configured'
             when not a.agent_present then 'no longer configured'
             else 'disabled' end as reason
-  from drover.job_states j
-  join drover.queue q on q.queue_name = j.queue
-  left join drover.agent a on a.agent_group = q.queue_group and a.agent_type = j.type
- where j.state in ('held', 'queued', 'blocked') and j.type <> 'command'
-   and (:group::text is null or q.queue_group = :group) and not coalesce(a.agent_present and a.agent_enabled, false)
- group by 1, 2, 4 order by 3 desc, 1, 2, 4
+  from (
+    select j.type, q.queue_group, sum(jobs)::bigint as jobs,
+           (sum(sum(jobs)) over (partition by j.type))::bigint as of_type
+      from drover.job_states j left join drover.queue q on q.queue_name = j.queue
+     where j.state in ('held', 'queued', 'blocked') and j.type <> 'command' group by 1, 2) w
+  left join drover.agent a on a.agent_group = queue_group and a.agent_type = w.type
+ where queue_group is not null and jobs > 0
+   and (:group::text is null or queue_group = :group) and not coalesce(a.agent_present and a.agent_enabled, false)
+ order by jobs desc, 1, 2, 5
 
 -- name: conditions
 -- Return the conditions that jobs are blocked on.
@@ -892,10 +896,10 @@ select tally_type as type, tally_host as host, tally_state as state, bin, sum(jo
  where {{tallied}} group by 1, 2, 3, 4
 
 -- name: failure_stats
--- Return how jobs failed since a time: of each type and code the number, the newest job and the text of its end, if its
--- row was not removed.
+-- Return how jobs failed since a time: of each type and code the number, the newest job and the text of its end, if it
+-- is failed still: it may have been retried or removed.
 select type, code, jobs, newest,
-       (select left(jq_endtext, 200) from drover.jobqueue j where jq_pk = newest) as text
+       (select left(jq_endtext, 200) from drover.jobqueue j where jq_pk = newest and jq_state = 'failed') as text
   from (
     select tally_type as type, tally_code as code, sum(tally_jobs)::bigint as jobs, max(tally_newest) as newest
       from drover.tally where {{tallied}} and tally_state = 'failed'

@@ -34,8 +34,11 @@ ownership as materialized (
 (j.jq_state = 'queued' and j.jq_unmet = 0 and j.jq_wait_until is null and j.jq_type <> 'command')
 
 -- fragment: is_free
--- Job `j` is not in hand.
-(j.jq_state not in ('claimed', 'running') and (not {{may_be_in_hand}} or drover.has_token(j)))
+-- Job `j` is not in hand. One with neither token nor record is not either, as after an insert without triggers: no
+-- claim finds it until it was held and released. A claim that comes in between is found by drover.withdraw.
+(j.jq_state not in ('claimed', 'running')
+ and (not {{may_be_in_hand}} or drover.has_token(j)
+      or not exists (select from drover.in_hand where j.jq_pk = any (hand_jobs))))
 
 -- fragment: is_in_hand
 -- We have job `j` in hand as `u.attempt`: its row says so, or it was claimed by record and we own the group.

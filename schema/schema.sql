@@ -1191,7 +1191,7 @@ CREATE FUNCTION drover.end_code(state drover.job_state, type text, bits integer,
       when said ~ '^\d+ items failed, \d+ tolerated$' then 'items_failed'
       when said ~ '^no progress: ' then 'no_progress'
       when said ~ '^role .+ may not queue agent type ' then 'not_permitted'
-      when said ~ '^the database refuses a ' then 'not_saved'
+      when said ~ '^the database refuses (a |to save )' then 'not_saved'
       when said ~ '\(SQLSTATE [0-9A-Z]{5}(, at character \d+)?\)$' then 'query_failed'
       when said ~ '^its (parameter or variables|variables or its SQL) '
            or said ~ '^the (parameter (is|holds|has)|query gives|key column|command names|rows of the query) '
@@ -6420,7 +6420,7 @@ CREATE VIEW drover.reason AS
                         WHEN (j.jq_msq AND (j.jq_endtext <> 'in progress'::text)) THEN 'in hand'::text
                         WHEN (NOT h.host_enabled) THEN (('in hand, waits for an agent: host '::text || h.host_name) || ' is disabled'::text)
                         WHEN (h.host_down_until > (now() - '00:01:00'::interval)) THEN ((('in hand, waits for an agent: host '::text || h.host_name) || ' is down: '::text) || COALESCE(h.host_reason, '?'::text))
-                        ELSE COALESCE(('in hand, waits for an agent: '::text || COALESCE(a.agent_reason, r.room_closed, r.room_full, r.room_busy)), 'in hand: waits for an agent'::text)
+                        ELSE COALESCE(('in hand, waits for an agent: '::text || COALESCE(a.agent_reason, r.room_closed, r.room_full, r.room_busy)), 'in hand, waits for an agent'::text)
                     END
                     WHEN ((s.state = 'queued'::drover.job_state) AND (j.jq_type = 'command'::text)) THEN
                     CASE

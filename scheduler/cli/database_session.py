@@ -25,7 +25,7 @@ from scheduler.cli.config_files import EMBEDDED, is_embedded_url, with_password
 from scheduler.cli.output import Table, warn
 from scheduler.database import migrate
 from scheduler.database.connect import RAISE_LIMIT, cancelled, connected, set_safe_path, unreachable
-from scheduler.drivers.statements import STANDARD, Query, lacks_files, setting, texts
+from scheduler.drivers.statements import STANDARD, Query, lacks_files, raised_by, setting, texts
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
 from scheduler.model.sql_text import bind
@@ -372,6 +372,12 @@ def translated_errors(next_step: str = BE_ANOTHER, if_cancelled: str = RAISE_LIM
         message = error.diag.message_primary or str(error)
         broken = CONSTRAINT.search(message)  # of the job of a schedule
         said = RULES.get(error.diag.constraint_name or (broken[1] if broken else "")) or message
+        state = error.sqlstate or ""
+        site = raised_by(error.diag.context or "", state)
+        # No function of ours raises class P0: a trigger does.
+        if state.startswith("P0") or (site and not isinstance(error, psycopg.OperationalError)):
+            by = f", raised by {site}" if site else ""
+            raise ConfigError(f"the database refuses it: {message}{by} (SQLSTATE {state})") from error
         match error:
             case psycopg.errors.InsufficientPrivilege():
                 raise ConfigError(f"{said}: {next_step}") from error

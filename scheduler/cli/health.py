@@ -190,6 +190,20 @@ def headline(group: Mapping[str, Any]) -> str:
 
 def group_warnings(session: Session, group: str, most: int = WORST) -> Iterator[Row]:
     """Yield what keeps the work of a group waiting, the worst of each kind; nothing for a role that may not see it."""
+    return _told_once(_group_warnings(session, group, most))
+
+
+def _told_once(warnings: Iterable[Row]) -> Iterator[Row]:
+    """Yield the warnings; of two checks of a kind that could not look for the same reason only one."""
+    told = set[Row]()
+    for row in warnings:
+        if row not in told:
+            yield row
+        if row[0] == NOT_LOOKED_FOR:
+            told.add(row)
+
+
+def _group_warnings(session: Session, group: str, most: int) -> Iterator[Row]:
     for kind, statement, next_step in OF_GROUP:
         found = look(session, partial(session.first, most, "", statement, group=group))
         if isinstance(found, NotLooked):
@@ -209,6 +223,8 @@ def _unserved(session: Session, group: str, most: int) -> Iterator[Row]:
     else:
         for row in types.records():
             what = f"no scheduler serves it, it is {row['reason']}; jobs that wait: {row['jobs']}"
+            if row["elsewhere"]:
+                what += f", and {row['elsewhere']} in queues that are not of the group"
             next_step = UNSERVED_NEXT[row["reason"]].format(type=quote(row["type"]))
             yield "unserved", f"type {row['type']}", None, what, next_step
         yield from _left_out("unserved", types.left, "types that no scheduler serves")
@@ -236,7 +252,7 @@ def _left_out(kind: str, left: int, what: str = "") -> Iterator[Row]:
 def database_warnings(session: Session, limits: Limits, most: int = WORST) -> Iterator[Row]:
     """Yield what is wrong with the database, the worst of each kind, and what could not be looked for."""
     yield from _unusable_sessions(session)
-    yield from found_by(OF_DATABASE, session, limits, most)
+    yield from _told_once(found_by(OF_DATABASE, session, limits, most))
     if session.access["impossible"] == ALL:
         yield from _walk_that_stands(session, limits)
 

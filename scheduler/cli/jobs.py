@@ -67,7 +67,8 @@ def _list(session: Session, options: Namespace) -> None:
     others = "-n 0 lists all"
     if limit and options.sort == "job" and len(jobs.rows) > limit:
         others = f"--before {jobs.rows[limit - 1][0]} lists the next, -n 0 all"
-    print_newest(jobs, limit, brief, json=options.json, others=others)
+    which = "newest" if options.sort == "job" else "first"
+    print_newest(jobs, limit, brief, json=options.json, which=which, others=others)
     _say_where_it_stopped(options, found)
 
 

@@ -129,16 +129,17 @@ def print_rows(table: Table, *, json: bool) -> int:
 
 
 def print_newest(
-    table: Table, limit: int | None, shorten: Callable[[Table], Table], *, json: bool, others: str = "-n 0 lists all"
-) -> None:
+    table: Table, limit: int | None, shorten: Callable[[Table], Table], *, json: bool, which: str = "newest",
+    others: str = "-n 0 lists all",
+) -> None:  # fmt: skip
     """Print the newest rows, which come first, the other way round; say so if there are more than the limit.
 
-    `shorten` makes of the table what people see of it; `others` says how to see the others.
+    `shorten` makes of the table what people see of it; `which` are printed, and `others` says how to see the others.
     """
     newest = replace(table, rows=table.rows[:limit][::-1])
     print_rows(newest if json else shorten(newest), json=json)
     if len(table.rows) > len(newest.rows):
-        warn(f"only the newest {limit} are listed; {others}")
+        warn(f"only the {which} {limit} are listed; {others}")
 
 
 def print_table(table: Table) -> None:

@@ -23,6 +23,7 @@ SHOW_ALL: Final = "drover stats --all shows them"
 REASONS: Final = 20  # of failures, and agents with errors
 LOG_LINES: Final = 100_000  # the newest, which errors are looked for in
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+NO_HOST: Final = "-"  # what the tally says of jobs that ended without an agent
 STARTED: Final = "started"  # what the tally says in place of a state
 TIMED: Final = (DONE, FAILED)  # states of jobs that ran
 
@@ -72,7 +73,8 @@ def read_stats(session: Session, since_text: str, *, show_all: bool = False) -> 
         since = min([start, *(row["first"] for row in counts)])
         minutes = (session.value("now") - since) / timedelta(minutes=1)
         sees_log = session.access["log"] != NOTHING
-        agents = sorted(_ended(counts, minutes, "type", "host"), key=lambda row: row["ran_p95"] or 0.0, reverse=True)
+        on_hosts = [row for row in counts if row["host"] != NO_HOST]
+        agents = sorted(_ended(on_hosts, minutes, "type", "host"), key=lambda row: row["ran_p95"] or 0.0, reverse=True)
         tables = {
             "types": _table(f"Jobs that ended (times within {BIN_ERROR:.0%})", _ended(counts, minutes, "type"), listed),
             "backlog": session.first(listed, "Jobs that could start", "backlog"),

@@ -16,8 +16,8 @@ LIMIT_MS: Final = 10_000  # of a check that has no limit of its own
 LOCK_MS: Final = 1000
 NO_PRIVILEGE: Final = "no privilege"
 REASONS: Final = (  # by the beginning of the SQLSTATE: why, and what to do next
-    ("57014", "time limit", "try again; see warnings slow query, lock and dead rows"),
-    ("55P03", "lock", "try again, or end the session that holds it: see warning lock"),
+    ("57014", "time limit", "try again; warnings slow query, lock and dead rows, if there are any, say what to do"),
+    ("55P03", "lock", "try again; if it stays, end the session that pg_locks names"),
     ("42501", NO_PRIVILEGE, "look as drover_operator; drover init --roles grants what is missing"),
     ("40", "conflict", "try again; on a replica, raise max_standby_streaming_delay"),
     ("53", "resources", "give the server the memory, disk or connections that it lacks"),

@@ -27,6 +27,8 @@ FILES_REPLACED: Final = (
 )
 _UNLOADABLE: Final = re.compile("could not load library|could not access file|incompatible library")
 _LIBRARY: Final = re.compile(r"\$libdir|\.so\b")  # in a message in another language
+# In the CONTEXT of an error: the function that raised it, and its schema, which one with a search_path may lack.
+_FUNCTION: Final = re.compile(r"function ((?:([^\s\".(]+|\"[^\"\n]+\")\.)?[^\n(]+\([^\n)]*\))")
 NOTIFY_FULL: Final = "too many notifications in the NOTIFY queue"
 
 STANDARD: Final[dict[LiteralString, LiteralString]] = {
@@ -244,6 +246,7 @@ class Failure(NamedTuple):
     lost: bool = False
     position: int | None = None  # character of the statement, from 1
     source: str | None = None  # file of the server that says so
+    raised_by: str = ""  # a function of the site
 
     @property
     def is_of_notify(self) -> bool:
@@ -252,8 +255,9 @@ class Failure(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Return the server's message with its SQLSTATE, or ours without."""
-        return f"{self.message} ({self.sqlstate})" if self.sqlstate else self.message
+        """Return the server's message with its SQLSTATE and who of the site says so, or ours without."""
+        said = f"{self.message}, raised by {self.raised_by}" if self.raised_by else self.message
+        return f"{said} ({self.sqlstate})" if self.sqlstate else said
 
 
 Answer = Rows | Failure
@@ -286,10 +290,23 @@ def read_rows(result: pq.abc.PGresult) -> Rows:
 
 def read_failure(result: pq.abc.PGresult) -> Failure:
     field = pq.DiagnosticField
-    wanted = (field.SQLSTATE, field.MESSAGE_PRIMARY, field.STATEMENT_POSITION, field.SOURCE_FILE)
-    state, message, position, source = ((result.error_field(key) or b"").decode("utf-8", "replace") for key in wanted)
+    wanted = (field.SQLSTATE, field.MESSAGE_PRIMARY, field.STATEMENT_POSITION, field.SOURCE_FILE, field.CONTEXT)
+    state, message, position, source, context = (
+        (result.error_field(key) or b"").decode("utf-8", "replace") for key in wanted
+    )
     text = explained(one_line(message or result.get_error_message()), state)
-    return Failure(state or None, text, position=int(position) if position else None, source=source or None)
+    place = int(position) if position else None
+    return Failure(state or None, text, position=place, source=source or None, raised_by=raised_by(context, state))
+
+
+def raised_by(context: str, state: str) -> str:
+    """Return which function of the site raised an error, as of a trigger, by its CONTEXT; an empty text if none did.
+
+    No function of ours raises class P0. With another SQLSTATE one without a schema may be ours.
+    """
+    found = _FUNCTION.search(context)
+    is_of_site = found and (state.startswith("P0") or found[2] not in (None, "drover"))
+    return f"function {found[1]}" if found and is_of_site else ""
 
 
 def explained(text: str, state: str | None = None) -> str:

@@ -405,6 +405,22 @@ def halves_of(request: Request) -> list[Request]:
             return []
 
 
+def in_words(request: Request) -> str:
+    """Return what a request of one row was to do, in words."""
+    match request:
+        case WriteLog(rows):
+            return "to save a log line" + ("" if rows[0].job is None else f" of job {rows[0].job}")
+        case WriteOutput(rows, _):
+            return f"to save output of job {rows[0].job}"
+        case ReadContents(rows):
+            return f"to read job {rows[0][0]}"
+        case Settle(parents, _):
+            return f"to let go what waits for job {parents[0]}"
+        case EndAndClaim() | Save() | Mark() if request.pks:
+            return f"to save job {request.pks[0]}"
+    return "a request"
+
+
 def _halves(rows: Sequence[T]) -> list[Sequence[T]]:
     middle = len(rows) // 2
     return [rows[:middle], rows[middle:]] if middle else []

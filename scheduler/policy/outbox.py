@@ -379,7 +379,7 @@ class Outbox:
 
     def _give_up(self, request: r.Request, reason: str) -> str:
         """Give up one row that the database refuses: a job ends failed with the reason, a log line is dropped."""
-        what = f"the database refuses a {type(request).__name__} of one row: {reason}"
+        what = f"the database refuses {r.in_words(request)}: {reason}"
         self._forget(request)
         match request:
             case r.Save(rows, _) if rows[0].text == what:

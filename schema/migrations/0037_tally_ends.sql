@@ -99,7 +99,8 @@ begin
   return folded;
 end $$;
 
--- Tally anew all that ended, from the rows of jobs that are still there; what was removed is forgotten. For after an
+-- Tally anew all that ended, from the rows of jobs that are still there. What was removed, by a flush or by
+-- retention, is forgotten, which no call brings back: that is the price. For after an
 -- upgrade, since schedulers of the version before tally no plain ends, and after rows were loaded that ended elsewhere.
 -- What is going to be folded into hours and days anyway is counted so.
 create function drover.recount_ends() returns void

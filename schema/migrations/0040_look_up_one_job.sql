@@ -46,7 +46,7 @@ cross join lateral (
         when h.host_down_until > now() - interval '1 min'
           then 'in hand, waits for an agent: host ' || h.host_name || ' is down: ' || coalesce(h.host_reason, '?')
         else coalesce('in hand, waits for an agent: '
-          || coalesce(a.agent_reason, r.room_closed, r.room_full, r.room_busy), 'in hand: waits for an agent') end
+          || coalesce(a.agent_reason, r.room_closed, r.room_full, r.room_busy), 'in hand, waits for an agent') end
       when s.state = 'queued' and j.jq_type = 'command'
         then case when j.jq_wait_until is null then 'waits for an active scheduler'
           else 'waits for the jobs that it runs' end

@@ -41,6 +41,7 @@ FAILED = [
     ("jq_key names column 'x', and the query has none", "invalid_definition"),
     ("column name 'x' is given twice: give one an alias", "invalid_definition"),
     ("the database refuses a Save of one row: invalid byte sequence", "not_saved"),
+    ("the database refuses to save job 7: invalid byte sequence", "not_saved"),
     ("disc is full", "agent_error"),
     ("", "agent_error"),
 ]

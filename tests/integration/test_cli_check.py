@@ -90,7 +90,7 @@ def test_check_says_what_it_could_not_look_for_and_does_not_fail(
     found = [line for line in done.out.splitlines() if "clean-ups" in line]
     assert done.status == 0
     reason = "lock: canceling statement due to lock timeout"
-    advice = "next: try again, or end the session that holds it: see warning lock"
+    advice = "next: try again; if it stays, end the session that pg_locks names"
     assert found == [
         f"WARN not looked for: clean-ups that no agent can do: {reason}; {advice}",
         f"WARN not looked for: clean-ups that have failed: {reason}; {advice}",

@@ -104,7 +104,7 @@ def test_health_is_3_with_what_it_could_not_look_for_and_why(
     assert (done.status, done.err) == (3, "")
     assert done.out == (
         "unknown: not looked for: impossible: lock: canceling statement due to lock timeout; "
-        "next: try again, or end the session that holds it: see warning lock\n"
+        "next: try again; if it stays, end the session that pg_locks names\n"
     )
     assert (told["health"], [each["level"] for each in told["reasons"]]) == ("unknown", ["unknown"])
 
@@ -129,6 +129,20 @@ def test_a_check_of_the_group_that_could_not_look_is_unknown(
         done = drover("health")
     assert "unknown: not looked for: host down: lock: canceling statement due to lock timeout; next: " in done.out
     assert "critical" not in done.out
+
+
+def test_a_check_that_could_not_look_is_told_once(drover: Drover, active: psycopg.Connection, database: str) -> None:
+    with blocked(database, "drover.job_total"):
+        lines = drover("health").out.splitlines()
+    assert sum(line.startswith("unknown: not looked for: unserved: lock: ") for line in lines) == 1
+    assert len(set(lines)) == len(lines)
+
+
+def test_jobs_of_an_unserved_type_in_other_queues_are_told(drover: Drover, active: psycopg.Connection) -> None:
+    active.execute("insert into drover.jobqueue (jq_type) values ('nosuch'), ('nosuch')")
+    active.execute("insert into drover.jobqueue (jq_type, jq_queue) values ('nosuch', 'defualt')")
+    (line,) = [line for line in drover("health").out.splitlines() if "type nosuch:" in line]
+    assert "jobs that wait: 2, and 1 in queues that are not of the group; next: configure it, or cancel them" in line
 
 
 def test_health_without_a_right_is_unknown_and_not_critical(database_with_roles: str, config: Path) -> None:

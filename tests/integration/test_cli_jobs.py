@@ -39,6 +39,11 @@ def test_ls_says_that_there_are_more(drover: Drover, many: psycopg.Connection) -
     assert drover("ls", "-n", "3").err == ""
 
 
+def test_ls_in_another_order_does_not_call_the_first_ones_the_newest(drover: Drover, many: psycopg.Connection) -> None:
+    done = drover("ls", "-n", "2", "--sort", "ran")
+    assert done.err == "drover: only the first 2 are listed; -n 0 lists all\n"
+
+
 def test_priority_is_printed_r76(drover: Drover, active: psycopg.Connection) -> None:
     drover("submit", "noop", "--priority", "c3", "--urgent")
     head, row = drover("ls").out.splitlines()

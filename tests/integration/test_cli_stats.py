@@ -76,6 +76,25 @@ def test_stats_shows_the_slowest_agents_first(drover: Drover, active: psycopg.Co
     assert [each["host"] for each in stats(drover)["agents"]] == ["beta", "gamma", "alpha"]
 
 
+def test_jobs_that_never_started_are_on_no_slow_agent(drover: Drover, active: psycopg.Connection) -> None:
+    end(active, "noop", waited=0, ran=1)
+    finish(active, insert(active, "noop"), "cancelled", 2, "cancelled")
+    recount(active)
+    told = stats(drover)
+    assert [(each["host"], each["ended"]) for each in told["agents"]] == [("alpha", 1)]
+    assert told["ended"] == 2
+
+
+def test_failure_of_a_job_that_is_done_since_has_no_text(drover: Drover, active: psycopg.Connection) -> None:
+    job = end(active, "noop", 0, 1, state="failed", text="exit status 3")
+    recount(active)
+    active.execute("set session_replication_role = replica")  # it was retried, which counts the failure no less
+    active.execute("update drover.jobqueue set jq_state = 'done', jq_end_bits = 1, jq_endtext = 'all data processed'")
+    active.execute("set session_replication_role = origin")
+    (failure,) = stats(drover)["failures"]
+    assert (failure["newest"], failure["jobs"], failure["text"]) == (job, 1, None)
+
+
 def test_stats_has_the_age_of_the_backlog_of_each_queue(drover: Drover, active: psycopg.Connection) -> None:
     insert(active)
     active.execute("update drover.jobqueue set jq_queued = now() - interval '1 hour'")

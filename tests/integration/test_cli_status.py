@@ -103,8 +103,8 @@ def test_status_lists_unserved_types_with_their_counts(drover: Drover, active: p
     active.execute("insert into drover.agent (agent_group, agent_type, agent_enabled) values ('default', 'off', false)")
     unserved = json.loads(drover("status", "--json").out)["unserved"]
     assert unserved == [
-        {"type": "nosuch", "group": "default", "jobs": 2, "reason": "not configured"},
-        {"type": "off", "group": "default", "jobs": 1, "reason": "disabled"},
+        {"type": "nosuch", "group": "default", "jobs": 2, "elsewhere": 0, "reason": "not configured"},
+        {"type": "off", "group": "default", "jobs": 1, "elsewhere": 0, "reason": "disabled"},
     ]
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import Launch
+from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon
 from tests.integration.puppets import LOCAL, Meeting, puppet
 from tests.integration.test_commands import told
@@ -65,3 +65,39 @@ def test_a_daemon_finds_what_was_broken_behind_its_back_and_forgets_it_when_it_i
     assert (found["rule"], found["jq_pk"]) == ("no token", job)
     daemon.execute("update drover.jobqueue set jq_state = 'held' where jq_pk = %s", job)
     assert daemon.execute(IMPOSSIBLE) == []
+
+
+@pytest.fixture
+def loaded(launch: Launch) -> tuple[Daemon, int]:
+    """Return a daemon that serves the type of a job which was inserted with the triggers off, and the job."""
+    daemon = launch(LOCAL + puppet())
+    daemon.execute("set session_replication_role = replica")
+    job = daemon.value("insert into drover.jobqueue (jq_type, jq_args) values ('puppet', ':') returning jq_pk")
+    daemon.execute("set session_replication_role = origin")
+    daemon.execute("select drover.recount(0, 1)")  # the walk reads the zones that have jobs
+    return daemon, job
+
+
+@pytest.mark.slow
+def test_the_advice_for_a_job_without_a_token_lets_it_run(loaded: tuple[Daemon, int], ask: Ask) -> None:
+    daemon, job = loaded
+    walk_suspects(daemon.execute)
+    (found,) = daemon.execute("select rule, next from drover.impossible where jq_pk = %s", job)
+    assert found["rule"] == "no token"
+    for advice in found["next"].replace("JOB", str(job)).split(", then "):
+        done = ask(advice.removeprefix("drover ") + " --for 5")
+        assert done.status == 0, done.err
+    daemon.wait(job, "done")
+    assert impossible(daemon) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "state"),
+    [("cancel {}", "cancelled"), ("ice {}", "skipped"), ("priority {} zz", "done"), ("hold {}", "held")],
+)
+def test_a_job_without_a_token_obeys_commands(loaded: tuple[Daemon, int], ask: Ask, words: str, state: str) -> None:
+    daemon, job = loaded
+    done = ask(words.format(job) + " --for 5")
+    assert done.status == 0, done.err
+    daemon.wait(job, state)

@@ -97,6 +97,39 @@ def test_a_daemon_works_on_beside_all_that_a_site_may_add(
     assert kinds <= {"setting off", "hidden"}  # of the server of the tests
 
 
+RAISES = """
+create or replace function public.refuse() returns trigger language plpgsql security definer as
+$$ begin if new.jq_args = 'odd' then {}; end if; return null; end $$;
+create trigger refuse after {} on drover.jobqueue for each row execute function public.refuse();
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "said", "state"),
+    [
+        ("raise exception 'not here'", "not here", "P0001"),
+        ("raise exception 'not you' using errcode = '42501'", "not you", "42501"),
+        ("perform * from missing", 'relation "missing" does not exist', "42P01"),
+    ],
+)
+def test_what_a_trigger_of_the_site_raises_is_told_as_its_own(
+    ask: Ask, site: Connection, action: str, said: str, state: str
+) -> None:
+    site.execute(RAISES.format(action, "insert").encode())
+    done = ask("submit --force a odd")
+    by = f"raised by function public.refuse() (SQLSTATE {state})"
+    assert (done.status, done.err) == (2, f"the database refuses it: {said}, {by}\n")
+
+
+def test_job_whose_end_a_trigger_of_the_site_refuses_names_both(launch: Launch, record: Path, site: Connection) -> None:
+    site.execute(RAISES.format("if new.jq_state = 'done' then raise exception 'not so'; end if", "update").encode())
+    daemon = launch(HOST + agent("a", rec(record)))
+    job = daemon.insert(jq_type="a", jq_args="odd")
+    text = f"the database refuses to save job {job}: not so, raised by function public.refuse() (P0001)"
+    assert daemon.wait(job, "failed")["jq_endtext"] == text
+    assert daemon.value("select jq_end_code from drover.jobs where jq_pk = %s", job) == "not_saved"
+
+
 def test_flush_passes_over_what_a_foreign_key_keeps_and_names_it(
     launch: Launch, record: Path, site: Connection
 ) -> None:

@@ -1,5 +1,6 @@
 """In which order the ledger hands out what is to be saved, and how much of it is kept while nobody takes it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -301,6 +302,21 @@ def test_a_log_row_refused_by_the_database_is_dropped() -> None:
     ledger.next_request([], 0.0)
     ledger.failed(NotSaved("data", "it is odd"), 0.0)
     assert (ledger.log_rows, ledger.log_size, ledger.is_empty) == (0, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("fill", "what"),
+    [
+        (lambda ledger: ledger.save(ROW), "to save job 8"),
+        (lambda ledger: ledger.end(END), "to save job 7"),
+        (lambda ledger: ledger.log(log("odd")), "to save a log line of job 7"),
+    ],
+)
+def test_what_the_database_refuses_is_told_in_words(fill: Callable[[Outbox], object], what: str) -> None:
+    ledger = Outbox(Deadlines())
+    fill(ledger)
+    assert ledger.next_request([], 1e9) is not None
+    assert ledger.failed(NotSaved("data", "it is odd"), 1e9) == f"the database refuses {what}: it is odd"
 
 
 def test_output_is_kept_whole_and_the_outbox_stays_full_until_half_is_saved() -> None:
