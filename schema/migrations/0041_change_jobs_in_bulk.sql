@@ -394,8 +394,8 @@ end $$;
 -- A job that is locked stays in `left` for the next batch; of more than a thousand, the others are looked for once
 -- more, from `back` on, when there are few in `left`. One that this owner has in hand gets a note in its row and is
 -- returned in `ours`, to be ended by the daemon; one of another daemon gets a command of its own, which is counted in
--- `given` by group, and not as done. With `most` = 1 a job that the database refuses to change is passed over, and the reason is
--- kept.
+-- `given` by group, and not as done. With `most` = 1 a job that the database refuses to change is passed over, and the
+-- reason is kept.
 create function drover.change_jobs(
   command bigint, owner uuid, most integer, out is_over boolean, out has_moved boolean, out done bigint,
   out refused bigint, out reasons jsonb, out parents bigint[], out ours bigint[], out given jsonb, out said text)
