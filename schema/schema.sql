@@ -268,9 +268,11 @@ CREATE FUNCTION drover.bulk_word_mistake(verb text, words text) RETURNS text
            when length(words) > 990 then 'a command for many jobs has at most 990 characters'
            when verb = 'cancel' then null
            when verb = 'priority' then case
-             when rest ~ '^[A-Za-z0-9]{1,16}$' then null else 'priority needs letters, and nothing more: one to 16 letters or digits' end
+             when rest ~ '^[A-Za-z0-9]{1,16}$' then null
+             else 'priority needs letters, and nothing more: one to 16 letters or digits' end
            when verb = 'move' then case
-             when rest ~ '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$' then null else 'move needs the name of one queue, and nothing more' end
+             when rest ~ '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$' then null
+             else 'move needs the name of one queue, and nothing more' end
            when rest <> '' then verb || ' takes no words: the filter chooses the jobs' end
     from (select coalesce(substring(btrim(words, E' \t\n\r') from '^\S+\s+(.*)$'), '') as rest) w
 $_$;
@@ -3588,7 +3590,8 @@ begin
       from plan join verdict using (jq_pk)
      where j.jq_pk = plan.jq_pk and verdict.why is null
     returning j.jq_pk)
-  select (select array_agg(jq_pk) from done), (select coalesce(jsonb_object_agg(jq_pk, why), '{}') from verdict where why is not null)
+  select (select array_agg(jq_pk) from done),
+         (select coalesce(jsonb_object_agg(jq_pk, why), '{}') from verdict where why is not null)
     into changed, refused;
 end $$;
 

@@ -139,9 +139,11 @@ language sql immutable set search_path = drover, pg_temp as $$
            when length(words) > 990 then 'a command for many jobs has at most 990 characters'
            when verb = 'cancel' then null
            when verb = 'priority' then case
-             when rest ~ '^[A-Za-z0-9]{1,16}$' then null else 'priority needs letters, and nothing more: one to 16 letters or digits' end
+             when rest ~ '^[A-Za-z0-9]{1,16}$' then null
+             else 'priority needs letters, and nothing more: one to 16 letters or digits' end
            when verb = 'move' then case
-             when rest ~ '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$' then null else 'move needs the name of one queue, and nothing more' end
+             when rest ~ '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$' then null
+             else 'move needs the name of one queue, and nothing more' end
            when rest <> '' then verb || ' takes no words: the filter chooses the jobs' end
     from (select coalesce(substring(btrim(words, E' \t\n\r') from '^\S+\s+(.*)$'), '') as rest) w
 $$;
@@ -380,7 +382,8 @@ begin
       from plan join verdict using (jq_pk)
      where j.jq_pk = plan.jq_pk and verdict.why is null
     returning j.jq_pk)
-  select (select array_agg(jq_pk) from done), (select coalesce(jsonb_object_agg(jq_pk, why), '{}') from verdict where why is not null)
+  select (select array_agg(jq_pk) from done),
+         (select coalesce(jsonb_object_agg(jq_pk, why), '{}') from verdict where why is not null)
     into changed, refused;
 end $$;
 
@@ -388,11 +391,11 @@ end $$;
 -- which jobs of such a kind are. No row: the command has ended, or another session has it locked. Where it is and what
 -- it has done is kept in the row of the command, by the transaction that does it, so that another daemon goes on there.
 --
--- A job that is locked stays in `left` for the next batch; of more than a thousand, the others are looked for once more,
--- from `back` on, when there are few in `left`. One that this owner has in hand gets a note in its row and is returned in
--- `ours`, to be ended by the daemon; one of another daemon gets a command of its own, which is counted in `given` by
--- group, and not as done. With `most` = 1 a job that the database refuses to change is passed over, and the reason is
--- kept.
+-- A job that is locked stays in `left` for the next batch; of more than a thousand, the others are looked for once
+-- more, from `back` on, when there are few in `left`. One that this owner has in hand gets a note in its row and is
+-- returned in `ours`, to be ended by the daemon; one of another daemon gets a command of its own, which is counted in
+-- `given` by group, and not as done. With `most` = 1 a job that the database refuses to change is passed over, and the
+-- reason is kept.
 create function drover.change_jobs(
   command bigint, owner uuid, most integer, out is_over boolean, out has_moved boolean, out done bigint,
   out refused bigint, out reasons jsonb, out parents bigint[], out ours bigint[], out given jsonb, out said text)
