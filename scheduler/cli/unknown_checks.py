@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 import psycopg
 
 from scheduler.cli.database_session import Session
+from scheduler.drivers.statements import FILES_REPLACED, lacks_files
 
 Found = TypeVar("Found")
 LIMIT_MS: Final = 10_000  # of a check that has no limit of its own
@@ -45,9 +46,12 @@ def not_looked(error: BaseException | None) -> NotLooked | None:
     """Return what an error says of a check that could not look; None if it says something else."""
     if not isinstance(error, psycopg.Error):
         return None
+    message = error.diag.message_primary or str(error)
+    if lacks_files(str(error), error.sqlstate):
+        return NotLooked("server files", message, FILES_REPLACED)
     for state, reason, next_step in REASONS:
         if (error.sqlstate or "").startswith(state):
-            return NotLooked(reason, error.diag.message_primary or str(error), next_step)
+            return NotLooked(reason, message, next_step)
     return None
 
 

@@ -139,7 +139,7 @@ def test_commands_and_log_name_a_server_whose_files_were_replaced_until_others_t
     for told in (check, doctor):
         assert told.returncode == 3
         assert "its files were replaced or removed while it runs" in told.stdout
-        assert f"database not usable: {UNLOADABLE}" in told.stdout
+        assert UNLOADABLE in told.stdout
 
 
 @pytest.mark.slow

@@ -94,6 +94,7 @@ def job(rows: psycopg.Connection) -> int:
     """Return a running job with hostile texts, output, log and a child; there are an ended one, a schedule, a host."""
     ended, job, child = (insert(rows, args=HOSTILE) for _ in range(3))
     finish(rows, ended)
+    rows.execute("select drover.recount_ends()")
     rows.execute("insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)", (child, job))
     write_log(rows, job, HOSTILE, "ERROR")
     rows.execute(OUTPUT, (job, 1, HOSTILE + "\n"))
