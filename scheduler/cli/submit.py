@@ -86,8 +86,7 @@ def submit_jobs(options: Namespace, config: Config) -> int:
     texts = read_lines(sys.stdin.buffer) if text == "-" else [text]
     with connect(config) as session:
         if reason := refusal(session, options.type, options.queue, options.host, force=options.force):
-            hint = f"; to wait {options.type} s write --wait={options.type}"
-            return failed(reason + (hint if options.wait is not None and options.type.isdecimal() else ""))
+            return failed(reason)
         jobs = _insert(session, options, texts)
         if options.result:
             return print_results(session, jobs, inf if options.wait is None else options.wait)

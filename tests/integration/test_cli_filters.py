@@ -129,5 +129,5 @@ def test_daemon_retries_and_cancels_what_filters_choose(launch: Launch, ask: Ask
     held = daemon.insert(jq_type="puppet", jq_queue="mail", jq_state="held")
     answer = json.loads(ask("cancel --queue mail --reason because --yes --json").out)
     assert (answer["ok"], answer["words"]) == (True, "cancel all because")
-    assert answer["result"] == {"jobs": 1, "refused": 0, "reasons": {}}
+    assert answer["result"] == {"jobs": 1, "given": {}, "refused": 0, "reasons": {}}
     assert daemon.wait(held, "cancelled")["jq_endtext"] == "because"

@@ -300,12 +300,6 @@ def test_wait_tells_of_a_job_that_is_blocked_once(drover: Drover, active: psycop
     ]
 
 
-def test_seconds_behind_a_blank_are_said_to_be_no_type(drover: Drover, active: psycopg.Connection) -> None:
-    done = drover("submit", "--wait", "5", "noop", "x")
-    assert done.err.startswith("drover: no scheduler serves type 5 (served: ")
-    assert done.err.endswith("; to wait 5 s write --wait=5\n")
-
-
 @pytest.mark.parametrize("gone", ["group_owner = null", "group_lease_until = now() - interval '1 s'"])
 def test_wait_says_at_once_that_no_scheduler_is_active(drover: Drover, active: psycopg.Connection, gone: str) -> None:
     active.execute(f"update drover.scheduler_group set {gone}".encode())
