@@ -5171,50 +5171,53 @@ CREATE TABLE drover.job_zone (
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 
+CREATE VIEW drover.zone_parts AS
+ SELECT job_zone.zone_number AS zone,
+    job_zone.zone_type AS type,
+    job_zone.zone_queue AS queue,
+    job_zone.zone_host AS host,
+    job_zone.zone_submitter AS submitter,
+    job_zone.zone_state AS state,
+    job_zone.zone_jobs AS jobs,
+    job_zone.zone_oldest AS oldest,
+    job_zone.zone_latest AS latest,
+    job_zone.zone_waited AS waited,
+    job_zone.zone_ran AS ran,
+    job_zone.zone_rank AS rank
+   FROM drover.job_zone
+UNION ALL
+ SELECT job_change.change_zone AS zone,
+    job_change.change_type AS type,
+    job_change.change_queue AS queue,
+    job_change.change_host AS host,
+    job_change.change_submitter AS submitter,
+    s.state,
+    s.jobs,
+    s.oldest,
+    s.latest,
+    s.waited,
+    s.ran,
+    s.rank
+   FROM (drover.job_change
+     CROSS JOIN LATERAL ( VALUES (job_change.change_state,job_change.change_jobs,job_change.change_oldest,job_change.change_latest,job_change.change_waited,job_change.change_ran,job_change.change_rank), (job_change.change_was,(- job_change.change_jobs),NULL::timestamp with time zone,NULL::timestamp with time zone,NULL::real,NULL::real,NULL::text)) s(state, jobs, oldest, latest, waited, ran, rank))
+  WHERE (s.state IS NOT NULL);
+
 CREATE VIEW drover.job_zones AS
- SELECT c.zone,
-    c.type,
-    c.queue,
-    c.host,
-    c.submitter,
-    c.state,
-    (sum(c.jobs))::bigint AS jobs,
-    min(c.oldest) AS oldest,
-    max(c.latest) AS latest,
-    max(c.waited) AS waited,
-    max(c.ran) AS ran,
-    min(c.rank) AS rank
-   FROM ( SELECT job_zone.zone_number AS zone,
-            job_zone.zone_type AS type,
-            job_zone.zone_queue AS queue,
-            job_zone.zone_host AS host,
-            job_zone.zone_submitter AS submitter,
-            job_zone.zone_state AS state,
-            job_zone.zone_jobs AS jobs,
-            job_zone.zone_oldest AS oldest,
-            job_zone.zone_latest AS latest,
-            job_zone.zone_waited AS waited,
-            job_zone.zone_ran AS ran,
-            job_zone.zone_rank AS rank
-           FROM drover.job_zone
-        UNION ALL
-         SELECT job_change.change_zone,
-            job_change.change_type,
-            job_change.change_queue,
-            job_change.change_host,
-            job_change.change_submitter,
-            s.state,
-            s.jobs,
-            s.oldest,
-            s.latest,
-            s.waited,
-            s.ran,
-            s.rank
-           FROM (drover.job_change
-             CROSS JOIN LATERAL ( VALUES (job_change.change_state,job_change.change_jobs,job_change.change_oldest,job_change.change_latest,job_change.change_waited,job_change.change_ran,job_change.change_rank), (job_change.change_was,(- job_change.change_jobs),NULL::timestamp with time zone,NULL::timestamp with time zone,NULL::real,NULL::real,NULL::text)) s(state, jobs, oldest, latest, waited, ran, rank))
-          WHERE (s.state IS NOT NULL)) c
-  GROUP BY c.zone, c.type, c.queue, c.host, c.submitter, c.state
- HAVING (sum(c.jobs) <> (0)::numeric);
+ SELECT zone_parts.zone,
+    zone_parts.type,
+    zone_parts.queue,
+    zone_parts.host,
+    zone_parts.submitter,
+    zone_parts.state,
+    (sum(zone_parts.jobs))::bigint AS jobs,
+    min(zone_parts.oldest) AS oldest,
+    max(zone_parts.latest) AS latest,
+    max(zone_parts.waited) AS waited,
+    max(zone_parts.ran) AS ran,
+    min(zone_parts.rank) AS rank
+   FROM drover.zone_parts
+  GROUP BY zone_parts.zone, zone_parts.type, zone_parts.queue, zone_parts.host, zone_parts.submitter, zone_parts.state
+ HAVING (sum(zone_parts.jobs) <> (0)::numeric);
 
 CREATE VIEW drover.depth AS
  WITH waiting AS MATERIALIZED (
@@ -6524,37 +6527,6 @@ CREATE VIEW drover.my_why WITH (security_barrier='true') AS
    FROM (drover.why w
      JOIN drover.jobqueue j ON ((j.jq_pk = w.jq_pk)))
   WHERE (j.jq_submitter = SESSION_USER);
-
-CREATE VIEW drover.zone_parts AS
- SELECT job_zone.zone_number AS zone,
-    job_zone.zone_type AS type,
-    job_zone.zone_queue AS queue,
-    job_zone.zone_host AS host,
-    job_zone.zone_submitter AS submitter,
-    job_zone.zone_state AS state,
-    job_zone.zone_jobs AS jobs,
-    job_zone.zone_oldest AS oldest,
-    job_zone.zone_latest AS latest,
-    job_zone.zone_waited AS waited,
-    job_zone.zone_ran AS ran,
-    job_zone.zone_rank AS rank
-   FROM drover.job_zone
-UNION ALL
- SELECT job_change.change_zone AS zone,
-    job_change.change_type AS type,
-    job_change.change_queue AS queue,
-    job_change.change_host AS host,
-    job_change.change_submitter AS submitter,
-    s.state,
-    s.jobs,
-    s.oldest,
-    s.latest,
-    s.waited,
-    s.ran,
-    s.rank
-   FROM (drover.job_change
-     CROSS JOIN LATERAL ( VALUES (job_change.change_state,job_change.change_jobs,job_change.change_oldest,job_change.change_latest,job_change.change_waited,job_change.change_ran,job_change.change_rank), (job_change.change_was,(- job_change.change_jobs),NULL::timestamp with time zone,NULL::timestamp with time zone,NULL::real,NULL::real,NULL::text)) s(state, jobs, oldest, latest, waited, ran, rank))
-  WHERE (s.state IS NOT NULL);
 
 CREATE VIEW drover.my_zone_parts WITH (security_barrier='true') AS
  SELECT zone_parts.zone,

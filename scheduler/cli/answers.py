@@ -1,8 +1,8 @@
 """Commands that are given to schedulers: inserted, followed until each has ended, and meanwhile what they wait for.
 
-No command waits for ever, nor acts when nobody expects it any more. Each has a latest start in its row, so that a
-daemon that starts days later does not carry it out; when that has come, a command that no scheduler has taken is
-withdrawn here, and the database decides which of both it was. One that was taken ends by the scheduler that has it.
+Each command has a latest start in its row (jq_not_after): a daemon that starts days later does not carry it out. At
+that time this module withdraws the commands that no scheduler has taken; the database decides, under the lock of the
+row, whether a command was taken or withdrawn. A command that was taken is ended by the scheduler that took it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What came of commands: the answers that came in time, and what the others wait for."""
+    """The answers to commands that came in time, how many were asked for, and what the other commands wait for."""
 
     answers: list[Answer]
     asked: int

@@ -8,6 +8,7 @@ were inserted before the command. Ctrl-C ends the wait; the scheduler goes on. O
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,7 @@ from scheduler.cli.admin import VERB_OF, send_commands
 from scheduler.cli.answers import Answer, send
 from scheduler.cli.arguments import filters_are_given, verb_arguments
 from scheduler.cli.database_session import Session, connect
+from scheduler.cli.job_lists import find, reading
 from scheduler.cli.jobs import COMMAND_TYPE, brief, chosen, in_words
 from scheduler.cli.output import as_json, failed, print_records, print_table, printable, warn
 from scheduler.cli.wait import Progress
@@ -41,7 +43,10 @@ class Job(NamedTuple):
 
 
 def send_to_chosen(options: Namespace, config: Config) -> int:
-    """Give a command about the jobs that are named, or about those that filters choose; 1 if one is refused."""
+    """Send a command about the jobs that are named, or about those that filters choose.
+
+    Return the exit status: 0, 1 if a job is refused, 4 if the command was withdrawn.
+    """
     if not filters_are_given(options) and not options.dry_run:
         return send_commands(options, config)
     with connect(config) as session:
@@ -73,10 +78,15 @@ def _values(session: Session, options: Namespace) -> dict[str, Any]:
 
 
 def _counts(session: Session, values: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many jobs these are, by state: from the counts of jobs, if these know all that filters ask for."""
-    is_known = session.access["jobqueue"] == ALL_ROWS and values["with_manual"] and not values["with_commands"]
-    is_known = is_known and all(values[name] is None for name in ("groups", "since", "jobs", "before"))
-    return dict(session.rows("count_by_kind" if is_known else "count_chosen", **values))
+    """Return how many jobs these are, by state."""
+    return dict(session.rows("count_by_kind" if _are_counted(session, values) else "count_chosen", **values))
+
+
+def _are_counted(session: Session, values: Mapping[str, Any]) -> bool:
+    """Return whether the counts of jobs know all that the filters ask for, so that no job need be read."""
+    is_plain = values["with_manual"] and not values["with_commands"]
+    is_plain = is_plain and all(values[name] is None for name in ("groups", "since", "jobs", "before"))
+    return is_plain and session.access["jobqueue"] == ALL_ROWS
 
 
 def _states(options: Namespace) -> frozenset[str]:
@@ -88,15 +98,29 @@ def _states(options: Namespace) -> frozenset[str]:
 
 def _print_chosen(session: Session, options: Namespace, values: Mapping[str, Any], counts: Mapping[str, int]) -> int:
     """Print what would be done, and to which jobs."""
-    jobs = [Job(*row) for row in session.rows("choose_jobs", **values)]
     if options.json:
-        print_records(job._asdict() for job in jobs)
+        print_records(Job(*row)._asdict() for row in session.rows("choose_jobs", **values))
         return 0
     print(f"would {options.command} {_count(counts)}")
-    print_table(brief(session.table("", "jobs_by_number", jobs=[job.number for job in jobs[:LISTED_JOBS]])))
-    if len(jobs) > LISTED_JOBS:
-        warn(f"the first {LISTED_JOBS} are listed; --json lists all")
+    listed = session.table("", "jobs_by_number", jobs=_some(session, values))
+    kind = listed.columns.index("type")
+    jobs = [row for row in listed.rows if row[kind] != COMMAND_TYPE or values["with_commands"]]
+    print_table(brief(replace(listed, rows=jobs)))
+    if sum(counts.values()) > LISTED_JOBS:
+        warn(f"{LISTED_JOBS} of them are listed; --json lists all")
     return 0
+
+
+def _some(session: Session, values: Mapping[str, Any]) -> list[int]:
+    """Return the numbers of some of the jobs: the newest, where they are found without reading the others.
+
+    There may be commands among them, which are no jobs that filters choose.
+    """
+    if not _are_counted(session, values):
+        return [Job(*row).number for row in session.rows("choose_jobs", **values)][:LISTED_JOBS]
+    wanted = {name: values[name] for name in ("types", "queues", "hosts", "submitters", "states")}
+    with reading(session):
+        return find(session, {**wanted, "with_hidden": True, "with_ended_commands": False}, LISTED_JOBS).jobs
 
 
 def _count(counts: Mapping[str, int]) -> str:
@@ -118,7 +142,7 @@ def _is_meant(options: Namespace, counts: Mapping[str, int]) -> bool:
 
 
 def _send_one(session: Session, options: Namespace, values: Mapping[str, Any], total: int) -> int:
-    """Give one command about all of them, and print what came of it."""
+    """Send one command about all these jobs, wait, and print its answer; return the exit status."""
     verb = VERB_OF[options.command]
     rest = [getattr(options, name) for name, _ in verb_arguments(verb.usage) if name != "jobs"]
     words = " ".join(str(word) for word in rest if word not in (None, ""))

@@ -238,11 +238,6 @@ def _unserved(session: Session, group: str, most: int) -> Iterator[Row]:
     yield from _left_out("unserved", queues.left, "queues that no scheduler has")
 
 
-def stands_for(row: Row) -> int:
-    """Return how many warnings a row is: more than one if it is in place of those that are not shown."""
-    return int(row[3].split()[1].replace(",", "")) if row[4] == SHOW_ALL else 1
-
-
 def _left_out(kind: str, left: int, what: str = "") -> Iterator[Row]:
     """Yield a warning in place of those that are not shown."""
     if left:

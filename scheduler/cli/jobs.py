@@ -73,7 +73,7 @@ def _list(session: Session, options: Namespace) -> None:
 
 
 def _say_where_it_stopped(options: Namespace, found: Found) -> None:
-    """Say what was not searched for a page, if there are few such jobs in many places."""
+    """Print how far jobs were searched, if the search for a page ended before all jobs were read."""
     if found.down_to is not None:
         warn(f"only searched down to job {found.down_to}; --before {found.down_to} goes on, -n 0 searches all")
     elif not found.is_whole:

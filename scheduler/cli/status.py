@@ -30,7 +30,6 @@ from scheduler.cli.health import (
     level_of,
     read_group,
     sentence,
-    stands_for,
 )
 from scheduler.cli.output import Table, as_json, print_fields, print_table, printable
 from scheduler.cli.wait import WAITING_NAME, redraw
@@ -126,7 +125,7 @@ def _print_warnings(warnings: Sequence[Row], lines: float) -> int:
     most = max(sum(height <= lines for height in heights[1:]), 1)
     print()
     print_fields(fields[:most], "Warnings", [level_of(row) for row in warnings[:most]])
-    _tell_more(sum(map(stands_for, warnings[most:])))
+    _tell_more(len(warnings) - most)
     return heights[most]
 
 

@@ -1,7 +1,8 @@
-"""Checks that could not look: why, and what to do next. Whoever checks says so in these words, and raises no alarm.
+"""Run a check of the database, and tell an error that kept it from looking (NotLooked) from one that is a fault.
 
-A time limit, a lock, a missing right or a conflict on a replica says nothing about what was to be looked for. Other
-errors are no answer to a check, and are raised: a lost connection, say.
+A time limit, a lock, a missing right, a conflict on a replica or a server without its libraries says nothing about
+what the check looks for: health, status, check, doctor and metrics show it as unknown, with the reason and what to do
+next. Any other error, such as a lost connection, is raised.
 """
 
 from collections.abc import Callable

@@ -74,23 +74,28 @@ select type, queue, host, submitter, state, sum(jobs)::bigint as jobs
          where s.state is not null) c
  group by type, queue, host, submitter, state having sum(jobs) <> 0;
 
--- The same in each zone, the 4,096 jobs whose number divided by 4,096 is that of the zone. Bounds are never wrong, but
--- may be loose: no job was queued before `oldest`; none was queued or ended after `latest`; none that ended waited or
--- ran longer than the seconds `waited` and `ran`; none has a lower drover.rank than `rank`.
+-- The same in each zone, row by row, with bounds: for who adds the rows up by fewer columns. A row may be of jobs that
+-- are gone; jobs that left a state count less than nothing.
+create view drover.zone_parts as
+select zone_number as zone, zone_type as type, zone_queue as queue, zone_host as host, zone_submitter as submitter,
+       zone_state as state, zone_jobs as jobs, zone_oldest as oldest, zone_latest as latest, zone_waited as waited,
+       zone_ran as ran, zone_rank as rank
+  from drover.job_zone
+ union all
+select change_zone, change_type, change_queue, change_host, change_submitter, s.*
+  from drover.job_change
+ cross join lateral (
+   values (change_state, change_jobs, change_oldest, change_latest, change_waited, change_ran, change_rank),
+          (change_was, -change_jobs, null, null, null, null, null)) as s(state, jobs, oldest, latest, waited, ran, rank)
+ where s.state is not null;
+
+-- The same added up: the jobs of each kind in each zone, which is 4,096 numbers, those that divided by 4,096 give it.
+-- Bounds are never wrong, but may be loose: no job was queued before `oldest`; none was queued or ended after `latest`;
+-- none that ended waited or ran longer than the seconds `waited` and `ran`; none has a lower drover.rank than `rank`.
 create view drover.job_zones as
 select zone, type, queue, host, submitter, state, sum(jobs)::bigint as jobs, min(oldest) as oldest,
        max(latest) as latest, max(waited) as waited, max(ran) as ran, min(rank) as rank
-  from (select zone_number as zone, zone_type as type, zone_queue as queue, zone_host as host,
-               zone_submitter as submitter, zone_state as state, zone_jobs as jobs, zone_oldest as oldest,
-               zone_latest as latest, zone_waited as waited, zone_ran as ran, zone_rank as rank from drover.job_zone
-         union all
-        select change_zone, change_type, change_queue, change_host, change_submitter, s.*
-          from drover.job_change
-         cross join lateral (
-           values (change_state, change_jobs, change_oldest, change_latest, change_waited, change_ran, change_rank),
-                  (change_was, -change_jobs, null, null, null, null, null))
-               as s(state, jobs, oldest, latest, waited, ran, rank)
-         where s.state is not null) c
+  from drover.zone_parts
  group by zone, type, queue, host, submitter, state having sum(jobs) <> 0;
 
 create view drover.my_job_counts with (security_barrier) as

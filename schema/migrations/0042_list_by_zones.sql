@@ -1,20 +1,5 @@
 -- Lists of jobs read only the zones of numbers in which such jobs are, those first that may come first.
 
--- What drover.job_zones adds up, row by row: who adds it up by fewer columns anyway need not do it twice. A row may be
--- of jobs that are gone; jobs that left a state count less than nothing.
-create view drover.zone_parts as
-select zone_number as zone, zone_type as type, zone_queue as queue, zone_host as host, zone_submitter as submitter,
-       zone_state as state, zone_jobs as jobs, zone_oldest as oldest, zone_latest as latest, zone_waited as waited,
-       zone_ran as ran, zone_rank as rank
-  from drover.job_zone
- union all
-select change_zone, change_type, change_queue, change_host, change_submitter, s.*
-  from drover.job_change
- cross join lateral (
-   values (change_state, change_jobs, change_oldest, change_latest, change_waited, change_ran, change_rank),
-          (change_was, -change_jobs, null, null, null, null, null)) as s(state, jobs, oldest, latest, waited, ran, rank)
- where s.state is not null;
-
 create view drover.my_zone_parts with (security_barrier) as
 select * from drover.zone_parts where submitter = session_user::text;
 create view drover.our_zone_parts with (security_barrier) as

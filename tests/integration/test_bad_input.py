@@ -279,7 +279,7 @@ def test_an_agent_that_says_ok_twice_finishes_one_line_and_is_killed_for_the_oth
     daemon.until(lambda: "protocol violation" in daemon.log_text())
     daemon.until(lambda: "failed, next try" in daemon.why(pks[2]))
     done = "select count(*) from drover.jobqueue where jq_type = 'bad' and jq_state = 'done'"
-    daemon.until(lambda: daemon.value(done) == 2)  # one a process, and two processes are allowed
+    assert daemon.until(lambda: daemon.value(done) == 2)  # one a process, and two processes are allowed
 
 
 @pytest.mark.slow

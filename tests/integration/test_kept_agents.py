@@ -663,7 +663,7 @@ def test_agents_that_end_leave_the_store(serve: Serve, meeting: Meeting) -> None
     unit.daemon.until(lambda: f"p{pid}" in unit.manager.names(), what="it is not stored")
     meeting.let_go()
     unit.daemon.wait(pk)
-    unit.daemon.until(
+    assert unit.daemon.until(
         lambda: unit.manager.names() == ["page", f"warden{warden_of(unit)}"], what="it stays in the store"
     )
 

@@ -134,7 +134,7 @@ def test_a_subscription_that_its_owner_keeps_locked_holds_up_no_command(
     daemon.until(lambda: times_tidied(daemon) > before + 1, what="nothing is tidied")
     told(daemon, "pause q")
     front_end.rollback()
-    daemon.until(lambda: daemon.value("select count(*) from drover.subscription") == 0, what="it is not removed")
+    assert daemon.until(lambda: daemon.value("select count(*) from drover.subscription") == 0, what="it is not removed")
 
 
 def test_edges_that_a_front_end_has_not_committed_hold_up_nobody_elses_jobs(

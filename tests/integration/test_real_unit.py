@@ -256,4 +256,4 @@ def test_a_daemon_that_leaves_and_is_not_started_again_leaves_no_agent(machine: 
     work(machine, meeting)
     machine.systemctl("kill", "--kill-whom=main", "--signal=SIGRTMIN+1", "drover.service")
     machine.until(lambda: machine.show("ActiveState") == "inactive", "it does not end")
-    machine.until(lambda: not machine.pids(), "processes are left")
+    assert machine.until(lambda: not machine.pids(), "processes are left")

@@ -205,4 +205,4 @@ def test_status_names_an_event_trigger_that_refuses_the_filters_of_queues(
     daemon.execute(STALE)
     daemon.until(lambda: "event trigger no_ddl: filters and lengths of queues" in ask("health").out)
     site.execute("alter event trigger no_ddl disable")
-    daemon.until(lambda: "event trigger" not in ask("health").out)
+    assert daemon.until(lambda: "event trigger" not in ask("health").out)

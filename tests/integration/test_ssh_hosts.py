@@ -414,7 +414,7 @@ def test_a_reload_has_a_host_tried_at_once_that_is_down(
     (config := tmp_path / "ssh_config").write_text("ProxyCommand none\nPort x\n")
     slow = {"ssh_config": str(config), "retry_base_s": 3000.0, "retry_max_s": 3000.0}
     daemon = launch(ALPHA + table("beta", beta) + agent("rec", rec(record)), ssh=slow)
-    daemon.until(lambda: f"{config} line 2: Bad port 'x'" in daemon.stderr(), what="the line is not named")
+    assert daemon.until(lambda: f"{config} line 2: Bad port 'x'" in daemon.stderr(), what="the line is not named")
     config.write_text("")
     daemon.insert(jq_type="command", jq_args="reload", role="drover_operator")
     reached(daemon)
