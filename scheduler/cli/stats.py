@@ -15,7 +15,7 @@ from scheduler.cli.database_session import NOTHING, Session, connect
 from scheduler.cli.jobs import instant
 from scheduler.cli.output import Table, as_json, cell, print_table, span, warn
 from scheduler.model.config import Config
-from scheduler.model.counters import BIN_ERROR, quantile
+from scheduler.model.counters import BIN_ERROR, STARTED, quantile
 from scheduler.model.list_bounds import LISTED, UNBOUNDED, WORST, and_more
 from scheduler.model.states import DONE, FAILED
 
@@ -24,7 +24,6 @@ REASONS: Final = 20  # of failures, and agents with errors
 LOG_LINES: Final = 100_000  # the newest, which errors are looked for in
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 NO_HOST: Final = "-"  # what the tally says of jobs that ended without an agent
-STARTED: Final = "started"  # what the tally says in place of a state
 TIMED: Final = (DONE, FAILED)  # states of jobs that ran
 
 

@@ -14,7 +14,8 @@ BOUNDS: Final[tuple[float, ...]] = (
 BUCKETS: Final = (*[f"{bound:g}" for bound in BOUNDS], "+Inf")
 # Counters by name, with the name of each label; those of times have a bucket, and a sum named with _seconds.
 ENDED, WAITED, RAN = "ended", "waited", "ran"
-STARTED, ENDED_PLAINLY = "started", "ended_plainly"  # by bin: for the tally
+# By bin, for the tally, which has the first in place of a state.
+STARTED, ENDED_PLAINLY = "started", "ended_plainly"
 SPAWNED, DIED, WORKED, SENT, RECEIVED = "spawned", "died", "worked", "sent", "received"
 LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     ENDED: ("type", "state", "code"),

@@ -13,9 +13,8 @@ from scheduler.cli.health import group_warnings, headline, level_of, read_group,
 from scheduler.cli.job_lists import find, reading
 from scheduler.cli.output import Table
 from scheduler.cli.show import describe
-from scheduler.cli.stats import STARTED
 from scheduler.cli.status import jobs_in_states
-from scheduler.model.counters import quantile
+from scheduler.model.counters import STARTED, quantile
 from scheduler.model.list_bounds import LISTED
 from scheduler.model.states import DONE, IN_HAND, JOB_STATES, TERMINAL
 from scheduler.model.verbs import LARGEST_PK
