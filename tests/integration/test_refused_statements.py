@@ -18,9 +18,8 @@ create trigger refuse before update on drover.jobqueue for each row
   when (new.jq_state in ('done', 'failed') and new.jq_type <> 'command') execute function refuse('{}');
 """
 STOP = "drop trigger refuse on drover.jobqueue"
-WARNING = (
-    r"WARNING the database refuses (end_and_claim|save): could not extend file .*: No space left on device \(\w{5}\)"
-)
+SAID = "No space left on device, raised by function public.refuse()"
+WARNING = rf"WARNING the database refuses (end_and_claim|save): could not extend file .*: {re.escape(SAID)} \(\w{{5}}\)"
 
 
 def refused(daemon: Daemon) -> list[str]:
@@ -55,7 +54,7 @@ def test_status_shows_refused_statements_while_they_last(launch: Launch, ask: As
     daemon = launch("[hosts.alpha]\n" + agent("a", rec(record)))
     daemon.execute(REFUSE.format("53100"))
     pk = daemon.insert(jq_type="a", jq_args="x")
-    daemon.until(lambda: "No space left on device (53100)" in ask("status").out)
+    daemon.until(lambda: f"{SAID} (53100)" in ask("status").out)
     daemon.execute(STOP)
     assert daemon.wait(pk)["jq_attempt"] == 1
     daemon.until(lambda: "No space left" not in ask("status").out)
