@@ -573,6 +573,10 @@ select (select count(*) from drover.agent),
 insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
 select child, parent from unnest(:jobs::bigint[]) as child, unnest(:parents::bigint[]) as parent
 
+-- name: ended_in_vain
+-- Return those of the jobs that ended without success, with their states, and those that are not there.
+select job, state from drover.ended_in_vain(:jobs)
+
 -- name: set_up_job
 select jq_pk, existed from drover.job_setup(:name, :settings)
 
