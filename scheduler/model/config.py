@@ -91,6 +91,13 @@ PRIORITY = _must(lambda n: abs(n) <= LARGEST, f"must be from -{LARGEST} to {LARG
 SIZE = _must(lambda n: 0 <= n <= HUGE, f"must be from 0 to {HUGE}")
 LIMIT = attrs.validators.optional(SIZE)
 GIVEN = _must(bool, "must not be empty")
+STANDARD_ERROR, SYSLOG = "stderr", "syslog"  # destinations of the log, beside paths
+LOGS = _must(
+    lambda places: all(
+        place in (STANDARD_ERROR, SYSLOG) or place.removeprefix(f"{SYSLOG}:").startswith("/") for place in places
+    ),
+    'must be a list of "stderr", "syslog", "syslog:/path/of/its/socket" or absolute paths',
+)
 PLACE = _must(lambda path: not path or path.startswith("/"), "must be an absolute path")
 
 
@@ -164,6 +171,7 @@ class Scheduler:
     log_level: Literal["trace", "debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     log_file: str = field(default="", validator=PLACE)
+    log_also: tuple[str, ...] = field(default=(), validator=LOGS)
 
     @property
     def days_kept(self) -> dict[str, int]:
