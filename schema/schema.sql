@@ -271,7 +271,7 @@ CREATE FUNCTION drover.bulk_word_mistake(verb text, words text) RETURNS text
              when rest ~ '^[A-Za-z0-9]{1,16}$' then null
              else 'priority needs letters, and nothing more: one to 16 letters or digits' end
            when verb = 'move' then case
-             when rest ~ '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$' then null
+             when rest ~ '^([^" \t\n\r]{1,64}|"[^"]{1,64}")$' then null
              else 'move needs the name of one queue, and nothing more' end
            when rest <> '' then verb || ' takes no words: the filter chooses the jobs' end
     from (select coalesce(substring(btrim(words, E' \t\n\r') from '^\S+\s+(.*)$'), '') as rest) w
@@ -376,6 +376,9 @@ begin
   select * into entry from verb where verb_name = drover.word(c.jq_args, 1);
   filter := c.jq_variables;
   words := substring(btrim(c.jq_args, E' \t\n\r') from '^\S+\s+\S+\s+(.*)$');
+  if entry.verb_name = 'move' then  -- quotes keep the blanks in a name of a queue
+    words := coalesce(substring(words from '^"([^"]*)"$'), words);
+  end if;
   said := drover.filter_mistake(filter);
   if said is null and entry.verb_in_bulk is not distinct from '{}' then
     said := entry.verb_name || ' is not given about many jobs';
@@ -2019,7 +2022,7 @@ CREATE FUNCTION drover.is_over(what text) RETURNS boolean
       select from drover.agent where agent_type = drover.word(what, 2) and agent_present and agent_enabled
          and coalesce(agent_blocked_until <= now(), true))
     when 'queue' then exists (
-      select from drover.queue where queue_name = drover.word(what, 2) and queue_present and not queue_paused
+      select from drover.queue where queue_name = substr(what, 7) and queue_present and not queue_paused
          and coalesce(queue_concurrency > (
            select count(distinct jq_pk) from drover.in_hand cross join lateral unnest(hand_jobs) as u(pk)
              join drover.jobqueue j on j.jq_pk = u.pk
@@ -2910,7 +2913,8 @@ begin
     raise exception 'jq_type, jq_queue and jq_host are too long: 2,000 bytes at most, together' using errcode = 'check_violation';
   elsif concat(new.jq_queue, new.jq_host) ~ '[\x01-\x1f\x7f]' then
     raise exception 'jq_queue or jq_host holds a control character: no queue and no host has such a name (got %)',
-      to_json(left(case when new.jq_queue ~ '[\x01-\x1f\x7f]' then new.jq_queue else new.jq_host end, 64))
+      quote_literal(regexp_replace(
+        left(concat_ws(' and ', new.jq_queue, new.jq_host), 64), '[\x01-\x1f\x7f]', '?', 'g'))
       using errcode = 'check_violation';
   end if;
   if new.jq_mode = 'manual' then new.jq_state := 'held'; end if;

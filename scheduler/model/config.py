@@ -37,7 +37,7 @@ HUGE = 2**63 - 1
 MOST_DAYS = 36_500
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
 STEP = re.compile(r"(?:([1-9][0-9]{0,8})x)?([0-9]{1,8}(?:\.[0-9]{1,3})?)")
-UNTIL = re.compile(r"(host|agent|queue) \S+")
+UNTIL = re.compile(r"(host|agent) \S+|queue \S.*")
 SPOOL = re.compile(r"~?/[^\0\n]*")
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 

@@ -74,10 +74,18 @@ declare
     array['prepare_job()', '  end if;
   if new.jq_mode = ', '  elsif concat(new.jq_queue, new.jq_host) ~ ''[\x01-\x1f\x7f]'' then
     raise exception ''jq_queue or jq_host holds a control character: no queue and no host has such a name (got %)'',
-      to_json(left(case when new.jq_queue ~ ''[\x01-\x1f\x7f]'' then new.jq_queue else new.jq_host end, 64))
+      quote_literal(regexp_replace(
+        left(concat_ws('' and '', new.jq_queue, new.jq_host), 64), ''[\x01-\x1f\x7f]'', ''?'', ''g''))
       using errcode = ''check_violation'';
   end if;
   if new.jq_mode = '],
+    array['change_jobs(bigint, uuid, integer)', '  said := drover.filter_mistake(filter);',
+          '  if entry.verb_name = ''move'' then  -- quotes keep the blanks in a name of a queue
+    words := coalesce(substring(words from ''^"([^"]*)"$''), words);
+  end if;
+  said := drover.filter_mistake(filter);'],
+    array['bulk_word_mistake(text, text)', '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$', '^([^" \t\n\r]{1,64}|"[^"]{1,64}")$'],
+    array['is_over(text)', 'queue_name = drover.word(what, 2)', 'queue_name = substr(what, 7)'],
     array['job_setup(text, jsonb)', '  insert into drover.jobdepends',
           '  select format(''job %s is %s'', job, state) into wrong
     from drover.ended_in_vain(array(
