@@ -785,7 +785,8 @@ select scheduler_host as host, scheduler_pid as pid,
        scheduler_version as version, scheduler_started as started, now() - scheduler_seen as unseen_for,
        (status_parameter::jsonb ->> 'slow_turns')::bigint as slow_turns,
        (status_parameter::jsonb ->> 'longest_turn_ms')::float8 as longest_turn_ms,
-       (status_parameter::jsonb ->> 'memory_mb')::float8 as memory_mb
+       (status_parameter::jsonb ->> 'memory_mb')::float8 as memory_mb,
+       (status_parameter::jsonb ->> 'successes')::bigint as successes
   from drover.scheduler
   left join drover.scheduler_status on status_scheduler = scheduler_uuid and status_slot = -1
   left join drover.scheduler_group on group_owner = scheduler_uuid and group_name = scheduler_group
