@@ -98,6 +98,20 @@ def test_status_as_json_has_everything_j71(drover: Drover, many: psycopg.Connect
     assert status["queues"] == [{"queue": "default", "concurrency": None, "paused": False, "in_hand": 0, "queued": 2}]
 
 
+def test_workers_are_listed_with_name_place_and_targets_j71(drover: Drover, active: psycopg.Connection) -> None:
+    active.execute(
+        """insert into drover.host (host_name, host_group, host_transport, host_queues, host_types)
+           values ('near', 'default', 'local', null, ''), ('far', 'default', 'ssh', '{a,b}', '^sha')"""
+    )
+    (scheduler,) = json.loads(drover("status", "--json").out)["schedulers"]
+    assert (scheduler["host"], scheduler["pid"], scheduler["role"]) == ("alpha", 77, "owner")
+    hosts = [json.loads(line) for line in drover("host", "--json").out.splitlines()]
+    assert [(each["host"], each["scheduler"], each["transport"], each["filter"]) for each in hosts] == [
+        ("far", "alpha.77", "ssh", "types=^sha queues=a,b"),
+        ("near", "alpha.77", "local", None),
+    ]
+
+
 def test_status_shows_how_many_success_lines_came_f94(drover: Drover, active: psycopg.Connection) -> None:
     active.execute(
         """insert into drover.scheduler_status (status_scheduler, status_slot, status_host, status_agent,
