@@ -573,6 +573,10 @@ select (select count(*) from drover.agent),
 insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
 select child, parent from unnest(:jobs::bigint[]) as child, unnest(:parents::bigint[]) as parent
 
+-- name: ended_in_vain
+-- Return those of the jobs that ended without success, with their states, and those that are not there.
+select job, state from drover.ended_in_vain(:jobs)
+
 -- name: set_up_job
 select jq_pk, existed from drover.job_setup(:name, :settings)
 
@@ -781,7 +785,8 @@ select scheduler_host as host, scheduler_pid as pid,
        scheduler_version as version, scheduler_started as started, now() - scheduler_seen as unseen_for,
        (status_parameter::jsonb ->> 'slow_turns')::bigint as slow_turns,
        (status_parameter::jsonb ->> 'longest_turn_ms')::float8 as longest_turn_ms,
-       (status_parameter::jsonb ->> 'memory_mb')::float8 as memory_mb
+       (status_parameter::jsonb ->> 'memory_mb')::float8 as memory_mb,
+       (status_parameter::jsonb ->> 'successes')::bigint as successes
   from drover.scheduler
   left join drover.scheduler_status on status_scheduler = scheduler_uuid and status_slot = -1
   left join drover.scheduler_group on group_owner = scheduler_uuid and group_name = scheduler_group

@@ -149,6 +149,7 @@ grant execute on function drover.agent_type_for(text, text), drover.find_agent_t
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_scheduler;
 -- To set a job up, or to resubmit it, needs no more rights than an insert.
 grant execute on function drover.job_setup(text, jsonb), drover.job_named(text), drover.names(jsonb),
+  drover.ended_in_vain(bigint[]),
   drover.line(jsonb), drover.escape(text), drover.job_resubmit(bigint), drover.job_hide(bigint, boolean),
   drover.hide(bigint, boolean)
   to drover_frontend, drover_frontend_sql, drover_tenant, drover_operator;

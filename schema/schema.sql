@@ -373,7 +373,7 @@ CREATE FUNCTION drover.bulk_word_mistake(verb text, words text) RETURNS text
              when rest ~ '^[A-Za-z0-9]{1,16}$' then null
              else 'priority needs letters, and nothing more: one to 16 letters or digits' end
            when verb = 'move' then case
-             when rest ~ '^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$' then null
+             when rest ~ '^([^" \t\n\r]{1,64}|"[^"]{1,64}")$' then null
              else 'move needs the name of one queue, and nothing more' end
            when rest <> '' then verb || ' takes no words: the filter chooses the jobs' end
     from (select coalesce(substring(btrim(words, E' \t\n\r') from '^\S+\s+(.*)$'), '') as rest) w
@@ -478,6 +478,9 @@ begin
   select * into entry from verb where verb_name = drover.word(c.jq_args, 1);
   filter := c.jq_variables;
   words := substring(btrim(c.jq_args, E' \t\n\r') from '^\S+\s+\S+\s+(.*)$');
+  if entry.verb_name = 'move' then  -- quotes keep the blanks in a name of a queue
+    words := coalesce(substring(words from '^"([^"]*)"$'), words);
+  end if;
   said := drover.filter_mistake(filter);
   if said is null and entry.verb_in_bulk is not distinct from '{}' then
     said := entry.verb_name || ' is not given about many jobs';
@@ -1272,6 +1275,16 @@ begin
   over := array_remove(over, null);
 end $$;
 
+CREATE FUNCTION drover.ended_in_vain(jobs bigint[]) RETURNS TABLE(job bigint, state text)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select pk, jq_state::text from unnest(jobs) as pk left join jobqueue on jq_pk = pk
+   where jq_pk is null
+      or jq_endtime is not null and jq_end_bits & 1 = 0 and (jq_submitter = session_user or drover.may_command())
+   order by pk
+$$;
+
 CREATE FUNCTION drover.enter(name text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'drover', 'pg_temp'
@@ -1896,6 +1909,25 @@ begin
   return null;
 end $$;
 
+CREATE FUNCTION drover.has_all_subscriptions(about text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  for n in 1..2 loop
+    if (select count(*) from subscription where sub_owner = session_user) < 10000
+       and (select count(*) from subscription where sub_key = about and sub_owner = session_user) < 10 then
+      return false;
+    end if;
+    delete from subscription where sub_pk = any (array(
+      select sub_pk from subscription
+       where sub_owner = session_user and sub_expires <= now()
+         and not exists (select from delivery where del_sub = sub_pk and del_state in ('waiting', 'sent'))
+         for update skip locked));
+  end loop;
+  return true;
+end $$;
+
 CREATE FUNCTION drover.has_subscriptions() RETURNS boolean
     LANGUAGE sql PARALLEL SAFE
     AS $$select pg_catalog.pg_relation_size('drover.subscription'::pg_catalog.regclass) > 0$$;
@@ -2028,7 +2060,7 @@ CREATE FUNCTION drover.is_over(what text) RETURNS boolean
       select from drover.agent where agent_type = drover.word(what, 2) and agent_present and agent_enabled
          and coalesce(agent_blocked_until <= now(), true))
     when 'queue' then exists (
-      select from drover.queue where queue_name = drover.word(what, 2) and queue_present and not queue_paused
+      select from drover.queue where queue_name = substr(what, 7) and queue_present and not queue_paused
          and coalesce(queue_concurrency > (
            select count(distinct jq_pk) from drover.in_hand cross join lateral unnest(hand_jobs) as u(pk)
              join drover.jobqueue j on j.jq_pk = u.pk
@@ -2211,6 +2243,14 @@ begin
     end;
     return;
   end if;
+  select format('job %s is %s', job, state) into wrong
+    from drover.ended_in_vain(array(
+           select drover.job_named(parent) from unnest(drover.names(settings -> 'depends')) as parent))
+   where state <> 'failed' limit 1;
+  if found then
+    raise exception '%, and never succeeds: a job that depends on it would wait for ever', wrong
+      using errcode = 'check_violation';
+  end if;
   insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk)
   select jq_pk, drover.job_named(parent) from unnest(drover.names(settings -> 'depends')) as parent
    union
@@ -2317,6 +2357,7 @@ CREATE FUNCTION drover.limit_group() RETURNS trigger
 begin
   perform drover.refuse_long('{job_name,job_tenant,job_data}',
                              array[octet_length(new.job_name), octet_length(new.job_tenant), drover.json_bytes(new.job_data)]);
+  perform drover.refuse_json('job_data', new.job_data);
   return new;
 end $$;
 
@@ -2344,6 +2385,7 @@ begin
     array[octet_length(new.jq_args), drover.json_bytes(new.jq_variables), octet_length(new.jq_name), octet_length(new.jq_unique_key),
           octet_length(new.jq_runonpfile), octet_length(new.jq_key)])
     where new.jq_type <> 'cleanup';
+  perform drover.refuse_json('jq_variables', new.jq_variables);
   return new;
 end $$;
 
@@ -2907,6 +2949,11 @@ begin
     raise exception 'a job is inserted held or queued, not %', new.jq_state using errcode = 'check_violation';
   elsif octet_length(concat(new.jq_type, new.jq_queue, new.jq_host)) > 2000 then  -- the index of claims would refuse it too late
     raise exception 'jq_type, jq_queue and jq_host are too long: 2,000 bytes at most, together' using errcode = 'check_violation';
+  elsif concat(new.jq_queue, new.jq_host) ~ '[\x01-\x1f\x7f]' then
+    raise exception 'jq_queue or jq_host holds a control character: no queue and no host has such a name (got %)',
+      quote_literal(regexp_replace(
+        left(concat_ws(' and ', new.jq_queue, new.jq_host), 64), '[\x01-\x1f\x7f]', '?', 'g'))
+      using errcode = 'check_violation';
   end if;
   if new.jq_mode = 'manual' then new.jq_state := 'held'; end if;
   new.jq_runonpfile := nullif(new.jq_runonpfile, '');
@@ -2939,6 +2986,7 @@ begin
   end if;
   perform now() at time zone new.schedule_zone;  -- an unknown one is refused
   if is_new or new.schedule_job is distinct from old.schedule_job then
+    perform drover.refuse_json('schedule_job', new.schedule_job);
     mistake := drover.schedule_mistake(new.schedule_job);
     if mistake is not null then
       raise exception 'schedule %: %', new.schedule_name, mistake using errcode = 'check_violation';
@@ -3477,6 +3525,20 @@ CREATE FUNCTION drover.refuse() RETURNS trigger
 begin
   raise exception '%', format(tg_argv[0], old.jq_pk, old.jq_state, new.jq_state) using errcode = 'check_violation';
 end $$;
+
+CREATE FUNCTION drover.refuse_json(columns text, value jsonb) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $_$
+begin
+  if jsonb_path_exists(value, 'strict $.**{101}') then
+    raise exception '% is nested too deep: 100 levels are let in; put the inner part into a string', columns
+      using errcode = 'check_violation';
+  elsif jsonb_path_exists(value, 'strict $.** ? (@ >= 1e309 || @ <= -1e309)') then
+    raise exception '% has a number that no double holds: write it as a string', columns
+      using errcode = 'check_violation';
+  end if;
+end $_$;
 
 CREATE FUNCTION drover.refuse_long(columns text[], bytes integer[]) RETURNS void
     LANGUAGE plpgsql
@@ -4048,10 +4110,8 @@ begin
   elsif cardinality(targets) > 10 then
     raise exception 'a subscription has 10 targets at most (got %)', cardinality(targets)
       using errcode = 'invalid_parameter_value';
-  elsif not is_free and ((select count(*) from drover.subscription where sub_owner = session_user) >= 10000
-                         or (select count(*) from drover.subscription
-                              where sub_key = scope || ':' || coalesce(job::text, tenant, session_user)
-                                and sub_owner = session_user) >= 10) then
+  elsif not is_free
+        and drover.has_all_subscriptions(scope || ':' || coalesce(job::text, tenant, session_user)) then
     raise exception '% has 10,000 subscriptions, or 10 about the same: remove some', session_user
       using errcode = 'configuration_limit_exceeded';
   elsif ttl <= interval '0' or ttl > interval '100 years' then
@@ -5849,7 +5909,10 @@ CREATE VIEW drover.jobd AS
     (EXTRACT(epoch FROM COALESCE(( SELECT job.job_queued
            FROM drover.job
           WHERE (job.job_pk = jobs.jq_job_fk)), jobs.jq_queued)))::bigint AS time_created,
-    (COALESCE(EXTRACT(epoch FROM jobs.jq_starttime), (0)::numeric))::bigint AS time_started,
+        CASE
+            WHEN ((jobs.jq_endtime IS NOT NULL) AND (jobs.jq_attempt = 0)) THEN (0)::bigint
+            ELSE (COALESCE(EXTRACT(epoch FROM jobs.jq_starttime), (0)::numeric))::bigint
+        END AS time_started,
     (COALESCE(EXTRACT(epoch FROM jobs.jq_endtime), (0)::numeric))::bigint AS time_finished,
         CASE
             WHEN (jobs.jq_state = 'held'::drover.job_state) THEN 'manual'::text
@@ -5868,7 +5931,7 @@ CREATE VIEW drover.jobd AS
             ELSE NULL::text
         END AS result,
         CASE
-            WHEN ((jobs.jq_endtime IS NULL) OR (jobs.jq_signal IS NOT NULL)) THEN NULL::integer
+            WHEN ((jobs.jq_endtime IS NULL) OR (jobs.jq_attempt = 0) OR (jobs.jq_signal IS NOT NULL)) THEN NULL::integer
             WHEN ((jobs.jq_end_bits & 1) = 1) THEN COALESCE(jobs.jq_exitcode, 0)
             ELSE COALESCE(NULLIF(jobs.jq_exitcode, 0), 1)
         END AS return_code,
@@ -7420,7 +7483,7 @@ ALTER TABLE drover.jobqueue DISABLE TRIGGER jobqueue_give_variables;
 
 CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (((old.jq_state = 'queued'::drover.job_state) AND (old.jq_unmet = 0) AND (old.jq_wait_until IS NULL))) EXECUTE FUNCTION drover.gone();
 
-CREATE TRIGGER jobqueue_limit BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((octet_length(new.jq_args) > 65536) OR (pg_column_size(new.jq_variables) > 65536) OR (octet_length((new.jq_variables)::text) > 65536) OR (octet_length(new.jq_name) > 64) OR (octet_length(new.jq_unique_key) > 2000) OR (octet_length(new.jq_runonpfile) > 2000) OR (octet_length(new.jq_key) > 2000))) EXECUTE FUNCTION drover.limit_job();
+CREATE TRIGGER jobqueue_limit BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((octet_length(new.jq_args) > 65536) OR (pg_column_size(new.jq_variables) > 65536) OR (octet_length((new.jq_variables)::text) > 65536) OR jsonb_path_exists(new.jq_variables, 'strict $.**{101}'::jsonpath) OR jsonb_path_exists(new.jq_variables, 'strict $.**?(@ >= 1000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000 || @ <= -1000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000)'::jsonpath) OR (octet_length(new.jq_name) > 64) OR (octet_length(new.jq_unique_key) > 2000) OR (octet_length(new.jq_runonpfile) > 2000) OR (octet_length(new.jq_key) > 2000))) EXECUTE FUNCTION drover.limit_job();
 
 CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR ((new.jq_state = 'done'::drover.job_state) AND (new.jq_done_by IS NULL)) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state)) AND (new.jq_attempt > old.jq_attempt) AND (new.jq_type <> 'command'::text)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))) OR (old.jq_batch IS DISTINCT FROM new.jq_batch))))) EXECUTE FUNCTION drover.moved();
 
@@ -7430,7 +7493,7 @@ CREATE TRIGGER jobqueue_offer_command AFTER INSERT ON drover.jobqueue FOR EACH R
 
 CREATE TRIGGER jobqueue_offer_new AFTER INSERT ON drover.jobqueue REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION drover.offer_new();
 
-CREATE TRIGGER jobqueue_prepare BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_type <> 'command'::text) AND ((new.jq_state <> 'queued'::drover.job_state) OR (new.jq_mode = 'manual'::drover.job_mode) OR (new.jq_runonpfile IS NOT NULL) OR (new.jq_queue IS NULL) OR (new.jq_host IS NOT NULL) OR (new.jq_job_fk IS NOT NULL) OR (new.jq_not_before IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (new.jq_unique_key IS NOT NULL) OR ((octet_length(new.jq_type) + octet_length(new.jq_queue)) > 2000)))) EXECUTE FUNCTION drover.prepare_job();
+CREATE TRIGGER jobqueue_prepare BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_type <> 'command'::text) AND ((new.jq_state <> 'queued'::drover.job_state) OR (new.jq_mode = 'manual'::drover.job_mode) OR (new.jq_runonpfile IS NOT NULL) OR (new.jq_queue IS NULL) OR (new.jq_host IS NOT NULL) OR (new.jq_job_fk IS NOT NULL) OR (new.jq_not_before IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR (new.jq_unique_key IS NOT NULL) OR ((octet_length(new.jq_type) + octet_length(new.jq_queue)) > 2000) OR ((new.jq_queue <> 'default'::text) AND (new.jq_queue ~ '[\x01-\x1f\x7f]'::text))))) EXECUTE FUNCTION drover.prepare_job();
 
 CREATE TRIGGER jobqueue_prepare_cleanup BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_delete IS NOT NULL) OR (new.jq_type = 'cleanup'::text))) EXECUTE FUNCTION drover.prepare_cleanup();
 

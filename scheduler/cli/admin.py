@@ -9,6 +9,7 @@ Jobs that are named, and `flush DAYS` alone, become commands at once; those that
 
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
 from math import inf
 from time import monotonic, sleep
 from typing import Final
@@ -22,9 +23,10 @@ from scheduler.cli.wait import Progress
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 from scheduler.model.list_bounds import WORST, and_more
-from scheduler.model.verbs import SEE_RESULT, VERBS
+from scheduler.model.verbs import SEE_RESULT, VERBS, quoted
 
 VERB_OF: Final = {verb.cli: verb for verb in VERBS.values() if verb.cli}  # by what follows `drover`
+NEED_QUOTES: Final = ("QUEUE", "FILTER...")  # in the usage of a verb: words that may hold blanks
 COUNTED: Final = {"slots", "agents"}  # columns of lists that are counted from drover.scheduler_status
 COUNTED_FROM: Final = {"queue": "jobqueue", "host": "scheduler_status", "agent": "scheduler_status"}
 
@@ -45,6 +47,8 @@ def _commands(session: Session, options: Namespace) -> list[str]:
     given = {name: getattr(options, name) for name, _ in verb_arguments(verb.usage)}
     others = [value for name, value in given.items() if name not in ("jobs", "signals", "conditions")]
     words = [word for value in others for word in (value if isinstance(value, list) else [value])]
+    if "QUEUE" in verb.usage:
+        words = [word and quoted(word) for word in words]
     rest = " ".join(str(word) for word in words if word not in (None, ""))
     match next(iter(given), ""):
         case "signals":
@@ -93,8 +97,12 @@ def list_or_change(options: Namespace, config: Config) -> int:
         raise ConfigError(f"too many words: drover {options.command} list")
     with connect(config) as session:
         if options.action != "list":
-            words = " ".join([VERB_OF[f"{options.command} {options.action}"].name, *options.words])
-            return send_and_print(session, [words], options.wait, options.patience, json=options.json)
+            verb = VERB_OF[f"{options.command} {options.action}"]
+            kinds = chain(verb.usage.split(), repeat(verb.usage.rpartition(" ")[2]))
+            words = [quoted(w) if kind in NEED_QUOTES else w for kind, w in zip(kinds, options.words, strict=False)]
+            return send_and_print(
+                session, [" ".join([verb.name, *words])], options.wait, options.patience, json=options.json
+            )
         table = _list(session, options.command)
         unknown = session.first(WORST, "", "unknown_queues") if options.command == "queue" else None
     print_rows(table, json=options.json)
@@ -124,7 +132,7 @@ def _list(session: Session, what: str) -> Table:
 def pause(options: Namespace, config: Config) -> int:
     """Pause queues, all if none is named; with --wait until none of their jobs is in hand."""
     with connect(config) as session:
-        words = " ".join(["pause", *options.queues])
+        words = " ".join(["pause", *map(quoted, options.queues)])
         queues = options.queues or None
         return _send_and_wait(session, options, words, lambda: session.value("jobs_in_hand", queues=queues))
 

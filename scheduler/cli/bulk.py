@@ -23,7 +23,7 @@ from scheduler.cli.wait import Progress
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
 from scheduler.model.states import FAILED, JOB_STATES, TERMINAL
-from scheduler.model.verbs import parse
+from scheduler.model.verbs import parse, quoted
 
 FLUSHED_AT_ONCE: Final = 1000  # jobs that one statement removes
 MEND_REFUSAL: Final = "remove the rows that refer to them, or let the foreign key say on delete cascade"
@@ -146,6 +146,8 @@ def _send_one(session: Session, options: Namespace, values: Mapping[str, Any], t
     verb = VERB_OF[options.command]
     rest = [getattr(options, name) for name, _ in verb_arguments(verb.usage) if name != "jobs"]
     words = " ".join(str(word) for word in rest if word not in (None, ""))
+    if verb.usage == "JOB QUEUE":
+        words = quoted(words)
     try:
         parse(f"{verb.name} all {words}".rstrip())
     except ValueError as mistake:

@@ -4,7 +4,6 @@ Errors of psycopg become ours here. The embedded database is started and brought
 it; any other is only checked, `drover init` changes it.
 """
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from scheduler.database.connect import RAISE_LIMIT, cancelled, connected, set_sa
 from scheduler.drivers.statements import STANDARD, Query, lacks_files, raised_by, setting, texts
 from scheduler.errors import BugError, ConfigError, DatabaseAbsentError, DroverError, WorldError
 from scheduler.model.config import Config
+from scheduler.model.json_text import json_or_text
 from scheduler.model.sql_text import bind
 from scheduler.package_data import schema_dir
 
@@ -80,6 +80,7 @@ RULES: Final = {  # by constraint: what a row that breaks it must be
     "subscription_sub_targets_check": "a subscription has 10 targets at most",
     "subscription_sub_kind_check": "there is no such kind of events",
     "jobdepends_not_on_itself": "a job cannot depend on itself",
+    "jobdepends_jdep_jq_depends_fk_fkey": "the job that would be depended on does not exist",
 }
 CONSTRAINT: Final = re.compile('violates [a-z ]*constraint "([a-z_]+)"')
 # What to do next where a login has not the right, or is refused.
@@ -261,7 +262,7 @@ def _prepared(connection: psycopg.Connection) -> Session:
         connection.execute("set client_encoding = 'SQL_ASCII'")
         for kind in TEXTS:
             connection.adapters.register_loader(kind, _AnyBytesLoader)
-        set_json_loads(lambda data: json.loads(_decoded(data)), connection)
+    set_json_loads(lambda data: json_or_text(_decoded(data)), connection)
     return Session(connection)
 
 

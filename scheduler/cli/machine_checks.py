@@ -192,8 +192,10 @@ def _memory_limit(agent: AgentType) -> int:
 
 def _written_files(config: Config) -> Iterator[Finding]:
     """Yield whether what the daemon writes can be written."""
-    for key in ("log_file", "ready_file"):
-        if name := getattr(config.scheduler, key):
+    settings = config.scheduler
+    files = [("log_file", settings.log_file), ("ready_file", settings.ready_file)]
+    for key, name in [*files, *(("log_also", name) for name in settings.log_also if name.startswith("/"))]:
+        if name:
             file = Path(name)
             may = os.access(file, os.W_OK) if file.exists() else os.access(file.parent, os.W_OK | os.X_OK)
             advice = f"give this user {file if file.exists() else file.parent}, or name another in [scheduler] {key}"

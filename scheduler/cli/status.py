@@ -45,7 +45,7 @@ SHOWN: Final = ("conditions", "agents", "detached", "jobs", "queues", "scheduler
 WITH_V: Final = (
     "conditions", "slots", "detached", "jobs", "unserved", "unknown_queues", "queues", "schedulers", "statements",
 )  # fmt: skip
-SPARE: Final = ("memory_mb", "longest_turn_ms", "slow_turns", "version", "tester", "policy", "started")
+SPARE: Final = ("successes", "memory_mb", "longest_turn_ms", "slow_turns", "version", "tester", "policy", "started")
 GAP_WIDTH: Final = 2
 TABLE_LINES: Final = 4  # that a table takes beside its rows
 

@@ -12,6 +12,7 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
 from math import inf
@@ -28,6 +29,7 @@ from scheduler.cli.output import as_json, failed, warn
 from scheduler.cli.wait import print_ends, print_results
 from scheduler.errors import ConfigError, DroverError
 from scheduler.model.config import Config
+from scheduler.model.states import FAILED
 from scheduler.model.trace_context import PARENT, trace_id
 
 ROWS_AT_ONCE: Final = 10_000
@@ -41,6 +43,7 @@ insert into drover.jobqueue ({columns}, jq_args)
 select {values}, args from unnest(%s::text[]) with ordinality as u(args, n) order by n
 returning jq_pk
 """
+SQL_COLUMNS: Final = frozenset(("jq_msq", "jq_runonpfile", "jq_key", "jq_repeat"))
 COMMAND, CLEANUP = "command", "cleanup"
 FORCE: Final = "queue it nevertheless with --force"
 
@@ -132,15 +135,45 @@ def _insert(session: Session, options: Namespace, texts: Iterable[str]) -> list[
         values=sql.SQL(", ").join([sql.Placeholder()] * len(given)),
     )
     remaining, connection = iter(texts), session.connection
-    parents = session.job_numbers(options.depends)
+    parents = _parents(session, options)
     jobs: list[int] = []
-    with connection.transaction():
+    with _right_to_sql(session, given), connection.transaction():
         while batch := list(islice(remaining, ROWS_AT_ONCE)):
             parameters: tuple[Any, ...] = (*given.values(), batch)
             jobs += sorted(pk for (pk,) in connection.execute(query, parameters))
         if parents:
             session.run("add_dependencies", jobs=jobs, parents=parents)
     return jobs
+
+
+def _parents(session: Session, options: Namespace) -> list[int]:
+    """Return the jobs that a new one shall wait for. Errors: DroverError if it would wait for ever."""
+    parents = session.job_numbers(options.depends)
+    in_vain = session.rows("ended_in_vain", jobs=parents) if parents else []
+    if missing := [str(job) for job, state in in_vain if state is None]:
+        raise DroverError(f"no job {', '.join(missing)}; nothing was queued; drover ls --all lists all jobs")
+    for job, state in in_vain:
+        if state == FAILED:
+            warn(f"job {job} has failed: what depends on it waits until it is done, after drover retry {job}")
+        elif not options.force:
+            raise DroverError(
+                f"job {job} is {state}, and never succeeds: a job that depends on it waits for ever; {FORCE}"
+            )
+    return parents
+
+
+@contextmanager
+def _right_to_sql(session: Session, columns: Iterable[str]) -> Iterator[None]:
+    """Say which role may hand in SQL, if the database refuses to insert these columns for them."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        if not (sql_columns := sorted(SQL_COLUMNS.intersection(columns))):
+            raise
+        raise ConfigError(
+            f"role {session.value('role')} may not give {', '.join(sql_columns)}: "
+            "SQL jobs are queued by members of drover_frontend_sql, see drover-jobqueue(7)"
+        ) from error
 
 
 def set_up_job(options: Namespace, config: Config) -> int:
@@ -154,7 +187,8 @@ def set_up_job(options: Namespace, config: Config) -> int:
         if reason and not session.numbers_by_name([options.name]):
             return failed(reason)
         try:
-            ((job, existed),) = session.rows("set_up_job", name=options.name, settings=Jsonb(settings))
+            with _right_to_sql(session, settings):
+                ((job, existed),) = session.rows("set_up_job", name=options.name, settings=Jsonb(settings))
         except psycopg.errors.UndefinedParameter as error:
             raise ConfigError(f"{error.diag.message_primary}; nothing was set up") from error
         except psycopg.DataError as error:

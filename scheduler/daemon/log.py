@@ -1,4 +1,4 @@
-"""The log: one event, one line, to standard error, a file or the journal; as text or as JSON.
+"""The log: one event, one line, to standard error, a file, the journal or syslog, or to several; as text or as JSON.
 
 It never stops the daemon nor makes it wait: what cannot be written is dropped and counted, which is said as soon as
 something can be. Text of agents must neither steer the operator's terminal nor forge a second record, so control
@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Final
 
 from scheduler.errors import ConfigError
-from scheduler.model.config import Scheduler
+from scheduler.model.config import STANDARD_ERROR, Scheduler
 
 LOG: Final = logging.getLogger("drover")
 TRACE: Final = 5
@@ -29,6 +29,9 @@ LEVELS: Final = {
     "trace": TRACE, "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR,
 }  # fmt: skip
 JOURNAL: Final = "/run/systemd/journal/socket"
+SYSLOG: Final = "/dev/log"
+DAEMON: Final = 3 << 3  # the facility of syslog(3)
+LONGEST: Final = 8000  # bytes of a line for syslog, whose servers cut or refuse longer ones
 PRIORITIES: Final = {logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6}  # syslog(3); all below is 7
 STDERR: Final = 2
 ECHOED: Final = logging.INFO + 1  # lines that agents and signals asked for: no time and no level, whatever is set
@@ -47,9 +50,10 @@ def set_up(settings: Scheduler, verbose: int, environment: Mapping[str, str]) ->
     close()
     logging.addLevelName(TRACE, "TRACE")
     set_level(further(settings.log_level, verbose))
-    fd = _opened(settings.log_file) if settings.log_file else _stderr()
-    faulthandler.enable(fd)
-    logging.getLogger().addHandler(sink(fd, settings.log_file, settings.log_format, environment))
+    places = {settings.log_file or STANDARD_ERROR: "log_file"} | dict.fromkeys(settings.log_also, "log_also")
+    for each in [_sink_of(place, key, settings.log_format, environment) for place, key in places.items()]:
+        logging.getLogger().addHandler(each)
+    faulthandler.enable(crash_fd())
 
 
 def close() -> None:
@@ -76,7 +80,7 @@ def reopen() -> str:
 
     Errors: ConfigError; the old file stays.
     """
-    return " ".join(each.reopen() for each in _sinks())
+    return "; ".join(each.reopen() for each in _sinks())
 
 
 def log_line(level: str, text: str) -> None:
@@ -174,6 +178,49 @@ class Journal(Sink):
         super().close()
 
 
+class Syslog(Sink):
+    """Sends records to a server of syslog(3); how many it refused is said as soon as it takes one."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(os.open(os.devnull, os.O_WRONLY), "", prefixed)
+        self._place = place
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record, each of its lines as a datagram."""
+        try:
+            if self._lost:
+                text = f"lines of the log that could not be written: {self._lost}: {self._trouble}"
+                self._send(_record(logging.WARNING, text))
+            self._lost = 0
+            self._send(record)
+        except OSError as error:
+            self._lost += 1
+            self._trouble = error.strerror or "it failed"
+
+    def reopen(self) -> str:
+        """Return where it goes: each line is sent to the server that listens there then."""
+        return f"the log is syslog at {self._place}"
+
+    def close(self) -> None:
+        self._socket.close()
+        super().close()
+
+    def _send(self, record: logging.LogRecord) -> None:
+        for line in _message(record).encode("utf-8", "backslashreplace").split(b"\n"):
+            head = b"<%d>drover[%d]: " % (DAEMON | _priority(record), os.getpid())
+            self._socket.sendto(head + line[:LONGEST], self._place)
+
+
+def _sink_of(place: str, key: str, form: str, environment: Mapping[str, str]) -> Sink:
+    """Return what writes records to a destination of the configuration. Errors: ConfigError, it cannot be opened."""
+    if place.startswith("/"):
+        return sink(_opened(place, key), place, form, environment)
+    if place == STANDARD_ERROR:
+        return sink(_stderr(), "", form, environment)
+    return Syslog(place.partition(":")[2] or SYSLOG)
+
+
 def sink(fd: int, path: str, form: str, environment: Mapping[str, str]) -> Sink:
     """Return what writes records in this form, to the journal if the descriptor is what systemd connected to it."""
     if form == "json":
@@ -199,11 +246,11 @@ def _stderr() -> int:
     return os.dup(fd)
 
 
-def _opened(path: str) -> int:
+def _opened(path: str, key: str = "log_file") -> int:
     try:
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY, 0o640)
     except OSError as error:
-        raise ConfigError(f"scheduler.log_file: {path} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"scheduler.{key}: {path} cannot be written: {error.strerror}") from error
 
 
 def _record(level: int, text: str) -> logging.LogRecord:

@@ -167,7 +167,10 @@ class AgentDb:
 def _value(name: str, value: Any) -> object:
     """Return a value as it goes to the database; a text that Postgres cannot hold is refused, not changed."""
     if isinstance(value, list | dict):
-        return json.dumps(value)
+        try:
+            return json.dumps(value)
+        except RecursionError:
+            raise AgentError(f"the value of {name!r} is nested too deep") from None
     if isinstance(value, str):
         if "\0" in value:
             raise AgentError(f"the value of {name!r} holds NUL, which no text in Postgres can")

@@ -23,7 +23,7 @@ from scheduler.drivers.statements import THEIRS, Answer, Failure, Rows, setting
 from scheduler.model.config import Config, Scheduler
 from scheduler.model.events_and_effects import ConnectionsChanged, Event, Fetched, NotExpanded, Opened, no_connection
 from scheduler.model.queue_requests import Cells
-from scheduler.model.sql_text import WRAPPING, doubled_key
+from scheduler.model.sql_text import doubled_key, in_terms_of_job
 from scheduler.model.states import IGNORE, Machine
 
 FETCH_LIMIT_S: Final = 60.0
@@ -41,6 +41,7 @@ PINNED: Final = "declare drover_rows scroll cursor for "
 
 # SQLSTATEs, or their first two characters, that are not the query's fault.
 WORLD: Final = frozenset(("08", "40", "58", "53100", "53200", "53300", "55P03", "57P01", "57P02", "57P03", "57P05"))
+NO_NUMBER: Final = "22P02"  # which a text that is cast to a number is
 UNBOUND: Final = "08P01"  # of class 08, and yet the query's fault: it has parameters, `$1`
 
 
@@ -152,7 +153,7 @@ class Cursor:
         answer = yield from answer_to(self.connection, sql, limit_s=FETCH_LIMIT_S, sink=add)
         if size > most:
             raise _QueryError(problem)
-        self._rows_of(answer)
+        self._rows_of(answer, sql)
         self.given += len(rows)
         self._bytes += size
         is_last = len(rows) < count or self.given >= self._total
@@ -161,16 +162,16 @@ class Cursor:
 
     def _run(self, sql: str) -> Steps[Rows]:
         answer = yield from answer_to(self.connection, sql, limit_s=self._ends_at - self._loop.now)
-        return self._rows_of(answer)
+        return self._rows_of(answer, sql)
 
-    def _rows_of(self, answer: Answer) -> Rows:
+    def _rows_of(self, answer: Answer, sql: str) -> Rows:
         if isinstance(answer, Rows):
             return answer
         if self._loop.now >= self._ends_at:  # even if the connection had to be dropped: it would happen again
             raise _QueryError(f"the query ran longer than {self._limit_s:g} s")
         state = answer.sqlstate or ""
         is_world = not WORLD.isdisjoint((state[:2], state)) and state != UNBOUND
-        sentence = _sentence(answer, len(PINNED if self.connection.is_pooled else DECLARE))
+        sentence = _sentence(answer, sql.removeprefix(PINNED if self.connection.is_pooled else DECLARE), len(sql))
         raise _QueryError(sentence, again=answer.lost or is_world, interrupted=answer.lost)
 
 
@@ -264,12 +265,11 @@ class JobQueries:
             self._report(NotExpanded(cursor.job, reason, again=True, interrupted=True))
 
 
-def _sentence(failure: Failure, before: int) -> str:
-    """Return what is wrong, and where in the text of the job, which begins after `before` characters of ours."""
+def _sentence(failure: Failure, query: str, length: int) -> str:
+    """Return what is wrong, and where in the text of the job; the statement, which has this length, ends with it."""
     if failure.sqlstate is None:
         return failure.message
-    if (doubled := doubled_key(failure.message)) is not None:
+    if failure.sqlstate == NO_NUMBER and (doubled := doubled_key(failure.message)) is not None:
         return doubled
-    position = (failure.position or 0) - before - len(WRAPPING)
-    place = f", at character {position}" if position > 0 else ""
-    return f"{failure.message} (SQLSTATE {failure.sqlstate}{place})"
+    position = (failure.position or 0) - (length - len(query))
+    return in_terms_of_job(failure.message, failure.sqlstate, position, query)

@@ -37,7 +37,7 @@ HUGE = 2**63 - 1
 MOST_DAYS = 36_500
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
 STEP = re.compile(r"(?:([1-9][0-9]{0,8})x)?([0-9]{1,8}(?:\.[0-9]{1,3})?)")
-UNTIL = re.compile(r"(host|agent|queue) \S+")
+UNTIL = re.compile(r"(host|agent) \S+|queue \S.*")
 SPOOL = re.compile(r"~?/[^\0\n]*")
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
@@ -91,6 +91,13 @@ PRIORITY = _must(lambda n: abs(n) <= LARGEST, f"must be from -{LARGEST} to {LARG
 SIZE = _must(lambda n: 0 <= n <= HUGE, f"must be from 0 to {HUGE}")
 LIMIT = attrs.validators.optional(SIZE)
 GIVEN = _must(bool, "must not be empty")
+STANDARD_ERROR, SYSLOG = "stderr", "syslog"  # destinations of the log, beside paths
+LOGS = _must(
+    lambda places: all(
+        place in (STANDARD_ERROR, SYSLOG) or place.removeprefix(f"{SYSLOG}:").startswith("/") for place in places
+    ),
+    'must be a list of "stderr", "syslog", "syslog:/path/of/its/socket" or absolute paths',
+)
 PLACE = _must(lambda path: not path or path.startswith("/"), "must be an absolute path")
 
 
@@ -164,6 +171,7 @@ class Scheduler:
     log_level: Literal["trace", "debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     log_file: str = field(default="", validator=PLACE)
+    log_also: tuple[str, ...] = field(default=(), validator=LOGS)
 
     @property
     def days_kept(self) -> dict[str, int]:

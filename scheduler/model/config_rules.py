@@ -11,7 +11,7 @@ from typing import Any
 
 from scheduler.errors import ConfigError
 from scheduler.model.config import AUTO, STEP, YEAR, AgentType, Condition, Config, Mistake, Path, Schedule
-from scheduler.model.host_filters import NAME, NAME_RULE
+from scheduler.model.host_filters import NAME, NAME_RULE, QUEUE_RULE, is_queue_name
 from scheduler.model.rate_limits import EACH_NEEDS_BY
 from scheduler.model.schedule_times import TimesError, check_cron, zone_of
 from scheduler.model.sql_text import bind
@@ -74,13 +74,13 @@ def contradictions(config: Config) -> Iterator[Mistake]:
         yield ("hosts",), "no host is configured; add a table like [hosts.local]"
     if not config.agents:
         yield ("agents",), "no agent is configured; add a table like [agents.sha256]"
-    for table in ("hosts", "agents", "queues", "conditions", "schedules"):
+    for table in ("hosts", "agents", "conditions", "schedules"):
         yield from (((table, name), NAME_RULE) for name in getattr(config, table) if not NAME.fullmatch(name))
     yield from _broken(SCHEDULER_RULES, ("scheduler",), config.scheduler)
     for name, host in config.hosts.items():
         yield from _broken(HOST_RULES, ("hosts", name), host)
-        wrong = [number for number, queue in enumerate(host.queues) if not NAME.fullmatch(queue)]
-        yield from ((("hosts", name, "queues", number), NAME_RULE) for number in wrong)
+        wrong = [number for number, queue in enumerate(host.queues) if not is_queue_name(queue)]
+        yield from ((("hosts", name, "queues", number), QUEUE_RULE) for number in wrong)
     yield from _queue_mistakes(config)
     for name, schedule in config.schedules.items():
         yield from _schedule_mistakes(("schedules", name), schedule)
@@ -102,6 +102,8 @@ def _queue_mistakes(config: Config) -> Iterator[Mistake]:
     """Yield the zones that there are not, and the filters whose order is open."""
     ranked: dict[int, str] = {}
     for name, queue in config.queues.items():
+        if not is_queue_name(name):
+            yield ("queues", name), QUEUE_RULE
         try:
             zone_of(queue.zone)
         except TimesError as mistake:

@@ -11,10 +11,22 @@ from scheduler.model.priority_ranges import TooComplexError, ranges_matching
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}")
 NAME_RULE: Final = "a name has letters, digits and _ . / - (not first), 64 at most"
+QUEUE_RULE: Final = (
+    "the name of a queue has letters and digits of any script, _ . / - (not first) and single blanks inside, "
+    "64 characters at most"
+)
 FILTERS: Final = ("types", "queues", "priorities")  # keys of a host
 NO_PATTERN: Final = "is not a regular expression"
 NO_PRIORITY: Final = "matches no priority, which has letters and digits"
 TOO_COMPLEX: Final = "is decided by no few first characters of a priority; begin it with ^ and leave out .*"
+
+
+_QUEUE: Final = re.compile(r"(?![./ -])(?:[A-Za-z0-9_./-]|[^\x00-\x7f]| (?! |$)){1,64}")
+
+
+def is_queue_name(text: str) -> bool:
+    """Return whether a queue may have this name: what separates words of commands, or cannot be seen, is left out."""
+    return _QUEUE.fullmatch(text) is not None and text.isprintable()
 
 
 def is_pattern(text: str) -> bool:
@@ -36,7 +48,7 @@ def ranges_text(pattern: str) -> str | None:
 def filter_mistake(key: str, value: str | tuple[str, ...]) -> str:
     """Return what is wrong with one filter of a host; empty if nothing is."""
     if key == "queues":
-        return "" if all(map(NAME.fullmatch, value)) else NAME_RULE
+        return "" if all(map(is_queue_name, value)) else QUEUE_RULE
     if not is_pattern(str(value)):
         return NO_PATTERN
     return "" if key == "types" else _priorities_mistake(str(value))

@@ -28,6 +28,9 @@ TOKEN = re.compile(
 COMMENT_EDGE = re.compile(r"/\*|\*/")
 ENDS = ("escaped_end", "text_end", "name_end")
 WRAPPING: Final = "select * from ("  # before the text of an SQL job
+WRAPPED: Final = "\n) q"  # behind it
+SYNTAX: Final = "42601"  # SQLSTATE
+COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 TWICE: Final = "comes twice: keys must be unique"
 
 
@@ -86,7 +89,7 @@ def cursor_query(
     The newline before the bracket ends a comment in the job's SQL.
     """
     inner = sql.strip().removesuffix(";")
-    query = f"{WRAPPING}{inner}\n) q"
+    query = f"{WRAPPING}{inner}{WRAPPED}"
     if key is None:
         return query
     column = 'q."' + key.replace('"', '""') + '"'
@@ -105,3 +108,20 @@ def doubled_key(message: str) -> str | None:
     """Return what the query of `cursor_query` reports of a key that comes twice, out of a message of the database."""
     found = re.search(f"key '.*' {TWICE}", message, re.DOTALL)
     return found and found[0]
+
+
+def in_terms_of_job(message: str, sqlstate: str, position: int, query: str) -> str:
+    """Return what the database says of a query of `cursor_query`, without the characters that are not the job's.
+
+    `position` is the character of the query, from 1; 0 for none.
+    """
+    start, end = len(WRAPPING), query.rfind(WRAPPED)
+    if sqlstate == SYNTAX and position > end >= start:
+        if not COMMENT.sub("", query[start:end]).strip():
+            return f"the SQL is empty (SQLSTATE {sqlstate})"
+        problem = "it is not complete, or has a bracket too many"
+        return f"syntax error at the end of the SQL: {problem} (SQLSTATE {sqlstate}, at character {end - start + 1})"
+    if sqlstate == SYNTAX and message.startswith("unterminated"):
+        message = message.partition(" at or near ")[0]  # what follows is all the rest, ours too
+    place = f", at character {position - start}" if position > start else ""
+    return f"{message} (SQLSTATE {sqlstate}{place})"

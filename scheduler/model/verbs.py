@@ -17,9 +17,10 @@ So a new verb is an entry here, its SQL (or, where one statement is not enough, 
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
-from scheduler.model.host_filters import FILTERS, NAME, NAME_RULE, filter_mistake
+from scheduler.model.host_filters import FILTERS, NAME, NAME_RULE, QUEUE_RULE, filter_mistake, is_queue_name
 from scheduler.model.queue_filters import filter_mistake as mistake_of_queue_filter
 from scheduler.model.rate_limits import read_limits
 from scheduler.model.states import (
@@ -38,6 +39,7 @@ GROUP, ANY = "a group", "the active scheduler"
 LONGEST_TEXT: Final = 1000  # characters of a command, and of the text of a job that users set
 PRIORITY: Final = re.compile("[A-Za-z0-9]{1,16}")
 PRIORITY_RULE: Final = "a priority has letters and digits, 16 at most"
+WORD: Final = re.compile(r'"[^"]*"(?![^ \t\n\r])|[^ \t\n\r]+')  # quotes keep the blanks in a name of a queue
 LARGEST_PK: Final = 2**63 - 1
 LARGEST_NUMBER: Final = 2**31 - 1
 MOST_DAYS: Final = 36_500
@@ -159,7 +161,7 @@ def parse(text: str) -> Command:
     """Read a command. Errors: CommandError."""
     if len(text) > LONGEST_TEXT:
         raise CommandError(f"a command has at most {LONGEST_TEXT} characters")
-    words = re.findall(r"[^ \t\n\r]+", text)  # as drover.word has them
+    words = WORD.findall(text)  # the first two as drover.word has them, but for names of queues
     if not words:
         raise CommandError("an empty command")
     name, *rest = words
@@ -219,7 +221,11 @@ def _read_word(kind: str, word: str, usage: str) -> int | str:
         raise CommandError(f"only `{kind}` may follow (got {word!r}): {usage}")
     if kind == "letters" and not PRIORITY.fullmatch(word):
         raise CommandError(f"{PRIORITY_RULE} (got {word!r}): {usage}")
-    if kind in ("queue", "schedule") and not NAME.fullmatch(word):
+    if kind in ("queue", "filter"):
+        word = _unquoted(word)
+    if kind == "queue" and not is_queue_name(word):
+        raise CommandError(f"{QUEUE_RULE} (got {word!r}): {usage}")
+    if kind == "schedule" and not NAME.fullmatch(word):
         raise CommandError(f"{NAME_RULE} (got {word!r}): {usage}")
     if kind == "filter":
         try:
@@ -231,11 +237,20 @@ def _read_word(kind: str, word: str, usage: str) -> int | str:
 
 def _expression(text: str, usage: str) -> str:
     """Return the filter that follows verb and queue, as it is written. Errors: CommandError."""
-    _, _, *given = re.split(r"[ \t\n\r]+", text.strip(" \t\n\r"), maxsplit=2)
-    expression = "".join(given)
+    _, queue = islice(WORD.finditer(text), 2)
+    expression = text[queue.end() :].strip(" \t\n\r")
     if mistake := mistake_of_queue_filter(expression):
         raise CommandError(f"the filter, {mistake}: {usage}")
     return expression
+
+
+def quoted(word: str) -> str:
+    """Return the name of a queue, or a filter of a host, as a word of a command."""
+    return f'"{word}"' if WORD.fullmatch(word) is None else word
+
+
+def _unquoted(word: str) -> str:
+    return word[1:-1] if len(word) > 1 and word[0] == word[-1] == '"' else word
 
 
 _NUMBERS: Final = {  # least, most, and what to say of others

@@ -7,11 +7,11 @@ What an agent says of one item is written out up to the `output_limit` of its ty
 left out, and an agent that goes on all the same is killed.
 """
 
-import json
 from typing import Final
 
 from scheduler.model import protocol
 from scheduler.model.events_and_effects import Echo, RunStatement
+from scheduler.model.json_text import read_json
 from scheduler.model.protocol import parse, printable
 from scheduler.model.queue_requests import LogRow
 from scheduler.model.states import DIE, FINISH, NEVER, NEXT, OK, SAID, ST_READY, ST_SPAWNED
@@ -33,7 +33,6 @@ from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
 _FLOOD: Final = 64  # times the output that is written out
-_SPARE_DEPTH: Final = 50
 
 
 def agent_output(state: State, slot: Slot, data: bytes, now: float) -> bytes | None:
@@ -244,10 +243,8 @@ def _keep_result(state: State, slot: Slot, text: bytes, now: float) -> None:
     if job is None or job.query is not None:
         return
     try:
-        value: object = json.loads(text)
-        json.loads(b"[" * _SPARE_DEPTH + text + b"]" * _SPARE_DEPTH)
-        json.dumps(value, allow_nan=False)
-    except (ValueError, RecursionError) as error:
+        value: object = read_json(text.decode())
+    except ValueError as error:
         _write(state, slot, "WARNING", f"RESULT is not JSON: {error}".encode(errors="backslashreplace"), now)
     else:
         job.set_result(value)

@@ -35,6 +35,7 @@ REACHED_BY: Final = frozenset(("transport", "address", "user", "identity", "know
 FIXED: Final = (  # of the scheduler: what connections, lease and log were made with, until they are made again
     "group", "lease", "lease_renewal", "rescan", "poll_interval", "statement_limit", "lock_limit", "reconnect_max",
     "hang_limit", "reexec", "reexec_limit", "keep_agents", "ready_file", "log_level", "log_format", "log_file",
+    "log_also",
 )  # fmt: skip
 
 

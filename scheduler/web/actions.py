@@ -18,7 +18,7 @@ from scheduler.cli.database_session import Session
 from scheduler.cli.output import as_json
 from scheduler.errors import DroverError
 from scheduler.model.states import JOB_STATES
-from scheduler.model.verbs import SEE_RESULT, CommandError, Verb, parse
+from scheduler.model.verbs import SEE_RESULT, CommandError, Verb, parse, quoted
 from scheduler.web import job_filter, offered_verbs
 from scheduler.web.database_sessions import writing
 from scheduler.web.pages import Page
@@ -40,7 +40,8 @@ def act(request: Request, form: Form) -> Response:
     if not words:
         person.note("bad", f"{verb.name}: nothing was marked; no command was sent")
     else:
-        _give(request, [f"{verb.name} {word}" for word in words[:MOST]])
+        is_queue = last(form, "about") == offered_verbs.QUEUES
+        _give(request, [f"{verb.name} {quoted(word) if is_queue else word}" for word in words[:MOST]])
     return _back(form)
 
 

@@ -58,6 +58,7 @@ JOBS: Final = [
     Case("ended_or_blocked_jobs", jobs=SOME),
     Case("inactive_groups", jobs=SOME),
     Case("jobs_by_name"),
+    Case("ended_in_vain", jobs=SOME),
     Case("jobs_in_hand"),
     Case("top_jobs", logins=SEES_ALL),
     Case("top_jobs", logins=SEES_OWN, said="of one's own jobs", dear=READS_BLOCKED),

@@ -189,6 +189,28 @@ def test_front_end_makes_10_subscriptions_about_the_same_t96(tenants: list[Conne
         fetch_one(owner, "select subscription from drover.subscribe()")
 
 
+def test_expired_subscriptions_do_not_count_against_the_limit(tenants: list[Connection]) -> None:
+    owner, _ = tenants
+    for _ in range(10):
+        fetch_one(owner, "select subscription from drover.subscribe(ttl => '1 us')")
+    assert fetch_one(owner, "select subscription from drover.subscribe()")
+    assert fetch_one(owner, "select count(*) from drover.my_subscription") == 1
+
+
+def test_expired_subscription_with_something_to_deliver_counts(login: Login, tenants: list[Connection]) -> None:
+    owner, _ = tenants
+    for _ in range(10):
+        fetch_one(
+            owner, "select subscription from drover.subscribe(targets => '{http://example.org}', ttl => '1 hour')"
+        )
+    owner.execute("insert into drover.jobqueue (jq_type) values ('noop')")
+    fetch_one(owner, "select drover.job_event((select max(jq_pk) from drover.my_jobs), 'hello')")
+    login("").execute("update drover.subscription set sub_expires = now()")
+    with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
+        fetch_one(owner, "select subscription from drover.subscribe()")
+    assert fetch_one(owner, "select count(*) from drover.my_subscription") == 10
+
+
 @pytest.mark.parametrize("role", ["operator", "scheduler", "readonly", "frontend"])
 def test_no_role_reads_secrets_of_subscriptions_c53(login: Login, role: str) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege):

@@ -68,11 +68,12 @@ def _move(owner: Connection, pk: int, state: str) -> None:
     busy = "jq_owner = gen_random_uuid(), jq_starttime = now()"
     over = f"jq_state = '{state}', jq_starttime = now(), jq_endtime = now(), jq_end_bits = {ENDS.get(state)}"
     steps = {
-        "claimed": [f"jq_state = 'claimed', {busy}"],
-        "running": [f"jq_state = 'claimed', {busy}", "jq_state = 'running'"],
+        "claimed": [f"jq_state = 'claimed', jq_attempt = 1, {busy}"],
+        "running": [f"jq_state = 'claimed', jq_attempt = 1, {busy}", "jq_state = 'running'"],
         "blocked": ["jq_state = 'blocked'"],
         "held": ["jq_state = 'held'"],
-        "done": [f"jq_state = 'claimed', {busy}", f"jq_owner = null, {over}"],
+        "done": [f"jq_state = 'claimed', jq_attempt = 1, {busy}", f"jq_owner = null, {over}"],
+        "failed": [f"jq_state = 'claimed', jq_attempt = 1, {busy}", f"jq_owner = null, {over}"],
         "ignored": ["jq_state = 'held'", over],
     }
     for step in steps.get(state, [over]):
@@ -467,8 +468,8 @@ def _jobd(connection: Connection, pk: int, columns: str) -> tuple[Any, ...]:
 WORDS = {
     "queued": ("waiting", None, None), "held": ("manual", None, None), "claimed": ("accepted", None, None),
     "running": ("running", None, None), "blocked": ("waiting", None, None), "done": ("done", "ok", 0),
-    "failed": ("done", "fail", 1), "cancelled": ("done", "fail", 1), "ignored": ("ignored", "fail", 1),
-    "skipped": ("ignored", "fail", 1),
+    "failed": ("done", "fail", 1), "cancelled": ("done", "fail", None), "ignored": ("ignored", "fail", None),
+    "skipped": ("ignored", "fail", None),
 }  # fmt: skip
 
 
@@ -495,6 +496,15 @@ def test_times_are_whole_seconds_and_0_means_not_yet_j21_j22(ui: Connection, own
     assert _jobd(ui, pk, "time_started >= time_created, time_finished") == (True, 0)
     owner.execute("update drover.jobqueue set jq_state = 'done', jq_owner = null, jq_endtime = now(), jq_end_bits = 1")
     assert _jobd(ui, pk, "time_created <= time_started, time_started <= time_finished") == (True, True)
+
+
+@pytest.mark.parametrize("state", ["cancelled", "ignored", "skipped"])
+def test_a_job_that_never_ran_has_no_start_and_no_return_code_j22_j31(
+    ui: Connection, owner: Connection, state: str
+) -> None:
+    pk = _one(ui, "insert into drover.jobqueue (jq_type) values ('a') returning jq_pk")
+    _move(owner, pk, state)
+    assert _jobd(ui, pk, "time_started, time_finished > 0, return_code, result") == (0, True, None, "fail")
 
 
 def test_the_time_of_creation_may_be_given_j23(ui: Connection) -> None:
@@ -527,7 +537,7 @@ def test_a_cancelled_job_whose_program_exited_with_0_has_no_return_code_of_0_j30
 ) -> None:
     pk = _one(ui, "insert into drover.jobqueue (jq_type) values ('a') returning jq_pk")
     _move(owner, pk, "cancelled")
-    owner.execute("update drover.jobqueue set jq_exitcode = 0 where jq_pk = %s", (pk,))
+    owner.execute("update drover.jobqueue set jq_attempt = 1, jq_exitcode = 0 where jq_pk = %s", (pk,))
     assert _jobd(ui, pk, "result, return_code") == ("fail", 1)
 
 

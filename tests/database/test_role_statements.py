@@ -11,7 +11,7 @@ REFUSED = {
     "drover_scheduler": {
         "flush_jobs", "set_up_job", "resubmit_jobs", "insert_commands", "add_dependencies", "add_schedule",
         "hide_job", "subscribe", "unsubscribe", "enable_subscription", "disable_subscription", "post_event",
-        "withdraw_commands", "command_waits",
+        "withdraw_commands", "command_waits", "ended_in_vain",
     },
 }  # fmt: skip
 UTILITIES = {"one_moment", "use_plpgsql"}  # which no plan is made of, nor a right asked for

@@ -80,6 +80,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "count_truncated",
         "deliver",
         "drop_edge",
+        "ended_in_vain",
         "expect_tenants",
         "expect_variables",
         "fellows",

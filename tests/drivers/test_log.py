@@ -5,6 +5,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -44,7 +45,7 @@ def set_up(file: Path) -> Iterator[SetUp]:
     """Log into a file in this process; the log is as it was before at the end."""
     handlers, level = list(logging.getLogger().handlers), log.LOG.level
 
-    def set_up(verbose: int = 0, **keys: str) -> None:
+    def set_up(verbose: int = 0, **keys: object) -> None:
         log.set_up(attrs.evolve(Scheduler(), log_file=str(file), **keys), verbose, {})
 
     yield set_up
@@ -217,6 +218,73 @@ def test_children_do_not_inherit_the_log_file(set_up: SetUp, file: Path) -> None
 def test_a_log_file_that_cannot_be_written_is_an_error_at_start_up_j106(path: str) -> None:
     with pytest.raises(ConfigError, match=f"scheduler.log_file: {path} cannot be written"):
         log.set_up(Scheduler(log_file=path), 0, {})
+
+
+# ---- several destinations
+
+
+@pytest.fixture
+def syslog(tmp_path: Path) -> Iterator[socket.socket]:
+    """Yield the socket of a server of syslog(3)."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "devlog"))
+        receiver.setblocking(False)
+        yield receiver
+
+
+def test_a_line_goes_to_a_file_a_second_one_standard_error_and_syslog_c52(
+    said: Said, file: Path, syslog: socket.socket
+) -> None:
+    places = [str(file), "stderr", f"syslog:{syslog.getsockname()}"]
+    told = said("log.log_line('warning', 'one\\n'); log.echo('two')", f"log_file='{file}.1', log_also={places}")
+    texts = [Path(f"{file}.1").read_text(), file.read_text(), told.stderr]
+    assert [[line.split(" ", 2)[-1] for line in text.splitlines()] for text in texts] == [["WARNING one\\n", "two"]] * 3
+    datagrams = [syslog.recv(9000).decode() for _ in range(2)]
+    assert [re.sub(r"\[\d+\]", "[PID]", each) for each in datagrams] == [
+        "<28>drover[PID]: one\\n",
+        "<30>drover[PID]: two",
+    ]
+
+
+def test_a_crash_is_in_the_first_destination_c52(said: Said, file: Path) -> None:
+    told = said("raise SystemExit(log.crash_fd() == log._sinks()[0].fd)", f"log_file='{file}', log_also=['stderr']")
+    assert told.returncode == 1
+
+
+def test_all_files_are_reopened_c52(set_up: SetUp, file: Path) -> None:
+    other = file.with_suffix(".2")
+    set_up(log_also=(str(other),))
+    for each in (file, other):
+        each.rename(each.with_suffix(".old"))
+    assert log.reopen() == f"the log is {file}; the log is {other}"
+    log.echo("new")
+    assert (file.read_text(), other.read_text()) == ("new\n", "new\n")
+
+
+def test_lines_that_syslog_refuses_are_counted_and_lost_there_alone_c52(
+    set_up: SetUp, file: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "devlog"
+    set_up(log_also=(f"syslog:{place}",))
+    log.log_line("info", "one")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(place))
+        log.log_line("info", "x" * 10_000)
+        lost, long = receiver.recv(9000).decode(), receiver.recv(9000).decode()
+    assert lost.partition(": ")[2] == "lines of the log that could not be written: 1: No such file or directory"
+    assert long.partition(": ")[2] == "x" * 8000
+    assert [len(line) for line in file.read_text().splitlines()] == [len("2026-11-20 18:01:33,027 INFO one"), 10_029]
+
+
+def test_a_further_destination_that_cannot_be_written_is_an_error_at_start_up_c52() -> None:
+    with pytest.raises(ConfigError, match=r"scheduler\.log_also: /nonexistent/log cannot be written"):
+        log.set_up(Scheduler(log_also=("/nonexistent/log",)), 0, {})
+
+
+@pytest.mark.parametrize("place", ["", "drover.log", "syslog:", "journal"])
+def test_what_is_no_destination_of_the_log_is_refused_c52(place: str) -> None:
+    with pytest.raises(ValueError, match="must be a list of"):
+        Scheduler(log_also=(place,))
 
 
 # ---- what cannot be written

@@ -137,6 +137,44 @@ def test_query_with_an_error_fails_with_its_message_f29(desk: Desk, sql: str, wo
     assert isinstance(desk.open(8, "select 1 as i"), Opened)
 
 
+AT_THE_END = (
+    "syntax error at the end of the SQL: it is not complete, or has a bracket too many (SQLSTATE 42601, at character"
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("", "the SQL is empty (SQLSTATE 42601)"),
+        (" ; ", "the SQL is empty (SQLSTATE 42601)"),
+        ("-- later\n/* or\nnever */", "the SQL is empty (SQLSTATE 42601)"),
+        ("select 1 from", f"{AT_THE_END} 14)"),
+        ("select (1", f"{AT_THE_END} 10)"),
+        ("select 1 /* a", "unterminated /* comment (SQLSTATE 42601, at character 10)"),
+    ],
+)
+@pytest.mark.parametrize("key", [None, "k"])
+def test_mistake_at_the_end_of_the_sql_names_no_character_that_nobody_wrote(
+    desk: Desk, sql: str, said: str, key: str | None
+) -> None:
+    event = desk.open(7, sql, key)
+    assert isinstance(event, NotExpanded)
+    assert event.reason == said
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("select 'a", "unterminated quoted string (SQLSTATE 42601, at character 8)"),
+        ('select 1 as "a', "unterminated quoted identifier (SQLSTATE 42601, at character 13)"),
+    ],
+)
+def test_quote_that_is_not_closed_is_told_without_what_follows_it(desk: Desk, sql: str, said: str) -> None:
+    event = desk.open(7, sql)
+    assert isinstance(event, NotExpanded)
+    assert event.reason == said
+
+
 @pytest.mark.parametrize(
     "sql",
     ["select public.w() as i", "select set_config('transaction_read_only', 'off', true), public.w() as i"],

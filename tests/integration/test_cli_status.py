@@ -1,6 +1,7 @@
 """drover status, on a real database."""
 
 import json
+from itertools import pairwise
 
 import psycopg
 
@@ -95,6 +96,33 @@ def test_status_as_json_has_everything_j71(drover: Drover, many: psycopg.Connect
         {"type": "sha256", "queued": 1, "done": 0, "failed": 0},
     ]
     assert status["queues"] == [{"queue": "default", "concurrency": None, "paused": False, "in_hand": 0, "queued": 2}]
+
+
+def test_workers_are_listed_with_name_place_and_targets_j71(drover: Drover, active: psycopg.Connection) -> None:
+    active.execute(
+        """insert into drover.host (host_name, host_group, host_transport, host_queues, host_types)
+           values ('near', 'default', 'local', null, ''), ('far', 'default', 'ssh', '{a,b}', '^sha')"""
+    )
+    (scheduler,) = json.loads(drover("status", "--json").out)["schedulers"]
+    assert (scheduler["host"], scheduler["pid"], scheduler["role"]) == ("alpha", 77, "owner")
+    hosts = [json.loads(line) for line in drover("host", "--json").out.splitlines()]
+    assert [(each["host"], each["scheduler"], each["transport"], each["filter"]) for each in hosts] == [
+        ("far", "alpha.77", "ssh", "types=^sha queues=a,b"),
+        ("near", "alpha.77", "local", None),
+    ]
+
+
+def test_status_shows_how_many_success_lines_came_f94(drover: Drover, active: psycopg.Connection) -> None:
+    active.execute(
+        """insert into drover.scheduler_status (status_scheduler, status_slot, status_host, status_agent,
+                                                status_state, status_state_name, status_since, status_parameter)
+           select scheduler_uuid, -1, null, null, 0, 'active', now(), '{"successes": 1234}' from drover.scheduler"""
+    )
+    assert json.loads(drover("status", "--json").out)["schedulers"][0]["successes"] == 1234
+    _, values = next(
+        pair for pair in pairwise(drover("status").out.splitlines()) if pair[0].split()[-1:] == ["SUCCESSES"]
+    )
+    assert values.split()[-1] == "1234"
 
 
 def test_status_lists_unserved_types_with_their_counts(drover: Drover, active: psycopg.Connection) -> None:

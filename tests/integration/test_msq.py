@@ -137,6 +137,36 @@ def test_progress_is_shown_while_a_query_runs_f48_f159(daemon: Daemon, record: P
     assert daemon.wait(pk)["jq_itemsprocessed"] == 10
 
 
+def test_query_in_hand_goes_on_before_an_older_job_which_then_has_its_turn_f38(
+    daemon: Daemon, record: Path, tmp_path: Path
+) -> None:
+    """The original fed all of a claimed query first; here jobs take turns, so that none locks out others (F2)."""
+    query = f"select n, case n when 10 then 'gate:{tmp_path / 'gate'}' end as act from generate_series(1, 40) n"
+    large = daemon.insert(jq_type="one", jq_args=query, jq_msq=True)
+    daemon.until(lambda: len(lines(record)) == 10)
+    older = (
+        "insert into drover.jobqueue (jq_type, jq_args, jq_queued) values ('one', 'older', now() - interval '1 hour')"
+    )
+    pk = daemon.value(f"{older} returning jq_pk")
+    daemon.wait(pk, "claimed")
+    (tmp_path / "gate").touch()
+    daemon.wait_all([large, pk])
+    given = ["older" if line == "older" else int(LIBRARY.parse(line)["n"]) for line in lines(record)]
+    assert given[:11] == list(range(1, 12))
+    assert given.index("older") < 40
+    assert [n for n in given if n != "older"] == list(range(1, 41))
+
+
+def test_query_ends_only_after_its_last_row_f68(daemon: Daemon, record: Path, tmp_path: Path) -> None:
+    query = f"select n, case n when 5 then 'gate:{tmp_path / 'gate'}' end as act from generate_series(1, 5) n"
+    pk = daemon.insert(jq_type="one", jq_args=query, jq_msq=True)
+    daemon.until(lambda: daemon.row(pk)["jq_itemsprocessed"] == 4)
+    row = daemon.row(pk)
+    assert (row["jq_state"], row["jq_endtime"], numbers(record)) == ("running", None, [1, 2, 3, 4, 5])
+    (tmp_path / "gate").touch()
+    assert daemon.wait(pk)["jq_itemsprocessed"] == 5
+
+
 # ---- where rows are worked
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scheduler.daemon.command_actions import ACTIONS
 from scheduler.daemon.command_rows import BULK
 from scheduler.drivers.statements import load
-from scheduler.model.host_filters import NAME_RULE
+from scheduler.model.host_filters import QUEUE_RULE
 from scheduler.model.verbs import ANY, EVERY, GROUP, HOST, JOB, TYPE, VERBS, CommandError, about, parse
 from scheduler.package_data import schema_dir
 
@@ -101,8 +101,8 @@ def test_arguments_of_a_verb_are_parsed(text: str, values: dict[str, object]) ->
         ("add-queue one 0", "a concurrency is a number from 1 (got '0'): add-queue QUEUE CONCURRENCY"),
         ("add-queue one -1", "a concurrency is a number from 1 (got '-1')"),
         ("set-concurrency one many", "a concurrency is a number from 1 (got 'many')"),
-        ("add-queue a;b 1", f"{NAME_RULE} (got 'a;b'): add-queue QUEUE CONCURRENCY"),
-        ("pause " + "x" * 65, f"{NAME_RULE} (got '{'x' * 65}'): pause [QUEUE...]"),
+        ("add-queue a;b 1", f"{QUEUE_RULE} (got 'a;b'): add-queue QUEUE CONCURRENCY"),
+        ("pause " + "x" * 65, f"{QUEUE_RULE} (got '{'x' * 65}'): pause [QUEUE...]"),
         ("killjob 0", "a job number is required (got '0'): killjob JOB"),
         ("killjob 9223372036854775808", "a job number is required"),
         ("killjob ١٢", "a job number is required"),

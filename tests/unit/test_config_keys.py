@@ -73,6 +73,7 @@ def test_every_default_is_as_documented() -> None:
             log_level="info",
             log_format="text",
             log_file="",
+            log_also=(),
         ),
         hosts={
             "alpha": Host(

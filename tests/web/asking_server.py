@@ -17,6 +17,7 @@ ROLE, PASSWORD = "visitor_of_test", "right password"
 RULES = f"""
 local all postgres trust
 local trusting all trust
+local drover all peer
 local all {ROLE} scram-sha-256
 hostssl certified {ROLE} 127.0.0.1/32 scram-sha-256 clientcert=verify-ca
 host postgres {ROLE} 127.0.0.1/32 scram-sha-256
@@ -45,7 +46,7 @@ class AskingServer:
         )
         with psycopg.connect(self.by_socket, autocommit=True) as admin:
             admin.execute(f"create role {ROLE} login password '{PASSWORD}'".encode())
-            for name in ("certified", "trusting"):
+            for name in ("certified", "trusting", "drover"):
                 admin.execute(f"create database {name}".encode())
 
     def _write_files(self) -> None:
