@@ -156,7 +156,8 @@ class Context:
         if seconds is not None:
             self.start_schedules_in(float(seconds))
         yield from self.install_queue_filters()
-        return {row["name"]: row["rate_changed"] for row in event.queues if row["rate_changed"] is not None}
+        changed = {row["name"]: row.get("rate_changed") for row in event.queues}
+        return {name: since for name, since in changed.items() if since is not None}
 
     def install_queue_filters(self) -> Steps[None]:
         """Have the database make a function of the filters of queues, if they have changed, which inserts go by.
