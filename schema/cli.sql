@@ -464,7 +464,7 @@ select reason, sum(jobs)::bigint as jobs, count(distinct type) as kinds,
     select k.jobs, k.type, k.state, k.example, e.jq_queued as oldest,
            case when k.state = 'running' then 'running'
                 when waits_for = 'jobs' then 'waits for other jobs'
-                when waits_for = 'time' and e.jq_retry_at is not null then 'waits for its next try, after a failure'
+                when waits_for = 'time' and e.jq_retry_at is not null then drover.why_later(e.jq_endtext)
                 when waits_for = 'time' then 'waits until the time that it asks for'
                 when condition is not null then 'blocked on the condition ' || condition
                 else coalesce((select reason from drover.why where jq_pk = k.example), k.state) end as reason
@@ -490,7 +490,8 @@ select reason, sum(jobs)::bigint as jobs, count(distinct type) as kinds,
         select jq_type, 'blocked', null, condition, count(*), min(b.jq_pk)
           from drover.blocked_jobs b join drover.our_jobs j on j.jq_pk = b.jq_pk group by jq_type, condition) k
       left join lateral (
-        select jq_queued, jq_retry_at from drover.jobqueue where jq_pk = k.example offset 0) e on true) asked
+        select jq_queued, jq_retry_at, jq_endtext
+          from drover.jobqueue where jq_pk = k.example offset 0) e on true) asked
  group by reason order by jobs desc, example
 
 -- name: job_exit

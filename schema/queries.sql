@@ -1715,6 +1715,37 @@ changed as (
   returning queue_name)
 select queue_name is not null from lease left join changed on true
 
+-- name: free_put_off
+-- Let jobs of a queue be claimed that a rate limit put off and whose text does not begin with `current`: of the next
+-- `most` rows that wait for an instant, after an instant. Return how many are free, how many were to be, and the last
+-- instant that was read; null if there are no more rows.
+with page as materialized (
+  select jq_pk, jq_wait_until,
+         jq_state = 'queued' and jq_retry_at is not null and starts_with(jq_endtext, 'rate limit of queue ')
+         and not coalesce(starts_with(jq_endtext, :current::text), false) as is_put_off
+    from drover.jobqueue
+   where jq_queue = :queue::text and jq_wait_until > :after::timestamptz
+   order by jq_wait_until fetch first (:most::integer) rows with ties),
+free as materialized (
+  select j.jq_pk from drover.jobqueue j
+   where j.jq_pk = any (array(select jq_pk from page where is_put_off)) and j.jq_state = 'queued'
+     and starts_with(j.jq_endtext, 'rate limit of queue ') and {{holds_lease}}
+   order by j.jq_pk for no key update skip locked),
+freed as (
+  update drover.jobqueue j
+     set jq_wait_until = case when j.jq_not_before > now() then j.jq_not_before end, jq_retry_at = null,
+         jq_endtext = 'the rate limit has changed'
+    from free where j.jq_pk between free.jq_pk and free.jq_pk
+  returning j.jq_pk)
+select (select count(*) from freed), count(*) filter (where is_put_off),
+       case when count(*) >= :most::integer then max(jq_wait_until) end
+  from page
+
+-- name: put_off_is_free
+-- Note that no job of a queue waits any more for a rate limit of before this change of it.
+update drover.queue set queue_rate_changed = null
+ where queue_name = :queue::text and queue_rate_changed = :changed::timestamptz and {{holds_lease}}
+
 -- name: set_schedule
 -- Switch a schedule on or off. Return whether there is one of this name. No row: the group is not ours any more.
 with {{lease}},
@@ -1806,7 +1837,8 @@ select (select string_agg(jq_pk::text, ',')
 -- if none is.
 select (select coalesce(json_agg(json_build_object(
                  'name', queue_name, 'concurrency', queue_concurrency, 'paused', queue_paused,
-                 'reserved', queue_reserved, 'rate', queue_rate, 'starts', case when queue_rate is not null then (
+                 'reserved', queue_reserved, 'rate', queue_rate,
+                 'rate_changed', queue_rate_changed, 'starts', case when queue_rate is not null then (
                    select json_object_agg(start_value, array(
                             select extract(epoch from now() - at) from unnest(start_times) as at))
                      from drover.queue_start where start_queue = queue_name) end)), '[]')

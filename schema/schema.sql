@@ -707,6 +707,17 @@ begin
   end if;
 end $$;
 
+CREATE FUNCTION drover.check_by_new_policy() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  update recovery set recovery_next = now()
+   where recovery_group = old.policy_group and recovery_policy = old.policy_name and recovery_next > now();
+  perform notify('drover_recovery', '');
+  return null;
+end $$;
+
 CREATE FUNCTION drover.check_targets() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'drover', 'pg_temp'
@@ -2721,6 +2732,15 @@ CREATE FUNCTION drover.no_agent_type(asked text, in_group text) RETURNS text
     from called
 $$;
 
+CREATE FUNCTION drover.note_rate_change() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  new.queue_rate_changed := now();
+  return new;
+end $$;
+
 CREATE FUNCTION drover.notification(number bigint) RETURNS text
     LANGUAGE plpgsql
     AS $$
@@ -4552,6 +4572,15 @@ CREATE FUNCTION drover.wards(who name DEFAULT SESSION_USER) RETURNS name[]
      where t.oid = w.oid or not w.rolsuper and pg_has_role(w.oid, t.oid, 'member with admin option')))
 $$;
 
+CREATE FUNCTION drover.why_later(said text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select case when starts_with(said, 'rate limit of queue ') then 'waits for the ' || split_part(said, ': ', 1)
+              when starts_with(said, 'no connection as ') then 'waits for a connection of the scheduler'
+              else 'waits for its next try, after a failure' end
+$$;
+
 CREATE FUNCTION drover.withdraw(job drover.jobqueue) RETURNS void
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off'
@@ -5160,11 +5189,14 @@ CREATE TABLE drover.queue (
     queue_rate_file jsonb,
     queue_max_length integer,
     queue_max_length_file integer,
+    queue_rate_changed timestamp with time zone,
     CONSTRAINT queue_queue_concurrency_check CHECK ((queue_concurrency > 0)),
     CONSTRAINT queue_queue_max_length_check CHECK ((queue_max_length > 0)),
     CONSTRAINT queue_queue_name_check CHECK (((length(queue_name) >= 1) AND (length(queue_name) <= 64))),
     CONSTRAINT queue_queue_reserved_check CHECK ((queue_reserved >= 0))
 );
+
+COMMENT ON COLUMN drover.queue.queue_rate_changed IS 'since when the scheduler is to free the jobs that another rate limit put off; null: there are none';
 
 CREATE TABLE drover.scheduler_group (
     group_name text NOT NULL,
@@ -7514,6 +7546,12 @@ ALTER TABLE drover.jobqueue DISABLE TRIGGER jobqueue_tenant;
 CREATE TRIGGER jobqueue_wake_due AFTER INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_wait_until IS NOT NULL) OR (new.jq_not_after IS NOT NULL))) EXECUTE FUNCTION drover.wake('drover_due');
 
 CREATE TRIGGER placement_wake AFTER INSERT OR DELETE OR UPDATE ON drover.placement FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
+
+CREATE TRIGGER policy_change AFTER UPDATE OF policy_rules ON drover.recovery_policy FOR EACH ROW WHEN ((old.policy_rules IS DISTINCT FROM new.policy_rules)) EXECUTE FUNCTION drover.check_by_new_policy();
+
+CREATE TRIGGER policy_removal AFTER DELETE ON drover.recovery_policy FOR EACH ROW EXECUTE FUNCTION drover.check_by_new_policy();
+
+CREATE TRIGGER queue_rate_change BEFORE UPDATE OF queue_rate ON drover.queue FOR EACH ROW WHEN ((old.queue_rate IS DISTINCT FROM new.queue_rate)) EXECUTE FUNCTION drover.note_rate_change();
 
 CREATE TRIGGER queue_wake AFTER INSERT OR DELETE OR UPDATE ON drover.queue FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 

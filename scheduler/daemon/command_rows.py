@@ -145,13 +145,19 @@ class Context:
         if parents:
             self.core.settle([int(pk) for pk in parents.split(b",")])
 
-    def follow_tables(self) -> Steps[None]:
-        """Read the tables of hosts, types and queues again, and pass them to the core."""
+    def follow_tables(self) -> Steps[dict[str, str]]:
+        """Read the tables of hosts, types and queues again, and pass them to the core.
+
+        Return the queues whose rate limit has changed since jobs were put off, each with the instant of that.
+        """
         ((*tables, seconds),) = yield from self.ask("read_shared_settings")
-        self.core.handle(TablesRead(*(json.loads(cell or b"[]") for cell in tables)), self.now())
+        event = TablesRead(*(json.loads(cell or b"[]") for cell in tables))
+        self.core.handle(event, self.now())
         if seconds is not None:
             self.start_schedules_in(float(seconds))
         yield from self.install_queue_filters()
+        changed = {row["name"]: row.get("rate_changed") for row in event.queues}
+        return {name: since for name, since in changed.items() if since is not None}
 
     def install_queue_filters(self) -> Steps[None]:
         """Have the database make a function of the filters of queues, if they have changed, which inserts go by.

@@ -18,6 +18,7 @@ from scheduler.daemon.connections import Connections
 from scheduler.daemon.detached_jobs import AGAIN_S, DetachedJobs
 from scheduler.daemon.event_deliveries import go_on as go_on_with_deliveries
 from scheduler.daemon.log import log_line
+from scheduler.daemon.put_off_jobs import PutOffJobs
 from scheduler.daemon.schedule_starts import start_due
 from scheduler.daemon.upkeep import GAP_S, Upkeep
 from scheduler.drivers.loop import ConnectionLostError, Loop, Steps
@@ -69,12 +70,14 @@ class PeriodicTasks:
         rescan, go_on = partial(self.bring_forward, "rescan"), partial(self._due_in, "next command", 0.0)
         schedules_in = partial(self._due_in, "schedules")
         self.context = Context(core, lambda: loop.now, ask, rescan, schedules_in, daemon)
+        self._put_off = PutOffJobs(self.context, partial(self._due_in, "put off"))
         self.commands = Commands(self.context, ACTIONS, self.read_commands_in, go_on)
         self._tasks: dict[str, Callable[[], Steps[None]]] = {
             "next command": self.commands.carry_out_next,
             "read commands": self.commands.read,
-            "tables": self.context.follow_tables,
+            "tables": self._follow_tables,
             "due": self._release_due,
+            "put off": self._put_off.free,
             "recovery": self._check_conditions,
             "starts": self._stop_unstartable,
             "schedules": self._start_schedules,
@@ -177,6 +180,9 @@ class PeriodicTasks:
         return self._tasks[task]()
 
     # ---- the tasks
+
+    def _follow_tables(self) -> Steps[None]:
+        self._put_off.changed((yield from self.context.follow_tables()))
 
     def _release_due(self) -> Steps[None]:
         released, failed_parents, seconds = (yield from self._ask("due"))[0]

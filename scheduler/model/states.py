@@ -241,13 +241,14 @@ class QueryEvent(Enum):
     FETCH = "rows were asked for"
     FETCHED = "they have come, and there are more"
     FETCHED_LAST = "they have come, and there are no more"
+    CLOSED = "its connection went to another query: it is run again, for the rows that were not fetched"
     DROPPED = "its job ends early"
 
 
 _QUERY_ROWS: Final = {
     "WAITING": {"ASKED": "OPENING", "DROPPED": IGNORE},
     "OPENING": {"OPENED": "OPEN", "OPENED_EMPTY": "EXHAUSTED", "DROPPED": IGNORE},
-    "OPEN": {"FETCH": "FETCHING", "DROPPED": "EXHAUSTED"},
+    "OPEN": {"FETCH": "FETCHING", "CLOSED": "WAITING", "DROPPED": "EXHAUSTED"},
     "FETCHING": {"FETCHED": "OPEN", "FETCHED_LAST": "EXHAUSTED", "DROPPED": IGNORE},
     "EXHAUSTED": {"DROPPED": IGNORE},
 }

@@ -53,7 +53,7 @@ class Pool(Generic[JobT]):
         "finished", "free", "idle", "is_auto", "is_counted", "is_exec", "is_guarded", "kind", "lacks_connection",
         "looked_at", "marking", "may_begin", "most_ahead", "name", "pace", "plain_ends", "query_jobs", "queues", "ran",
         "rate", "rated_at", "reason", "rescued", "rests_until", "row_bytes", "second_tries", "slots", "starving_since",
-        "stops_jobs", "unread", "worked_s",
+        "stops_jobs", "unfed_since", "unread", "worked_s",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
@@ -75,6 +75,7 @@ class Pool(Generic[JobT]):
         self.unread: dict[int, JobT] = {}  # rows claimed without what they hold, which is read first
         self.query_jobs: dict[int, JobT] = {}  # multi-SQL-queries in hand
         self.starving_since = NEVER  # since when its work finds no room
+        self.unfed_since = NEVER  # since when no connection is left for a query that an agent could work on
         self.finished = 0  # items since the rate was last taken
         self.rate = 0.0  # items a second
         # Jobs that were done and had nothing more to say, since they were last counted: by host, and bin of time.
@@ -160,6 +161,10 @@ class Pool(Generic[JobT]):
     def end_starving(self) -> None:
         self.starving_since = NEVER
 
+    def set_unfed(self, is_unfed: bool, now: float) -> None:
+        """Note whether no connection is left for a query that an agent could work on."""
+        self.unfed_since = min(self.unfed_since, now) if is_unfed else NEVER
+
     def measure(self, now: float) -> None:
         """Work out how many items a second its agents finish: what to hold is measured in time."""
         span = now - self.rated_at
@@ -197,7 +202,7 @@ class Pool(Generic[JobT]):
 
     @property
     def waits_for_connection(self) -> bool:
-        """Return whether some query of this type has no expansion connection yet."""
+        """Return whether some query of this type is to have an expansion connection and has none."""
         return any(job.waits_for_connection for job in self.query_jobs.values())
 
     def claimed(self, count: int, run_queue: RunQueue[JobT] | None, row_bytes: float) -> None:

@@ -280,6 +280,7 @@ def stop_job(state: State, job: Job, verdict: Verdict, now: float) -> None:
     """End a job before its time without killing: what is in hand finishes first."""
     job.set_verdict(verdict)
     job.drop_items()
+    state.close_expansion(job)
     conclude_if_over(state, job, now)
 
 
@@ -287,6 +288,7 @@ def kill_job(state: State, job: Job, verdict: Verdict, now: float) -> None:
     """End a job before its time and kill the agents that work on it; it is concluded when they are dead."""
     job.set_verdict(verdict)
     job.drop_items()
+    state.close_expansion(job)
     for slot in state.slots.all:
         if slot.job is job:
             slot.kill(verdict.text, now)

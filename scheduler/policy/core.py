@@ -33,9 +33,11 @@ from scheduler.policy import (
 )
 from scheduler.policy import deadlines as d
 from scheduler.policy.conditions import Condition, Step, decide
-from scheduler.policy.dispatch import dispatch, spill
-from scheduler.policy.job import Job
+from scheduler.policy.dispatch import assign_to_idle, dispatch, spill
+from scheduler.policy.expansions import open_expansions
+from scheduler.policy.job import Job, Pool
 from scheduler.policy.quotas import CONDITION
+from scheduler.policy.rates import over_rate
 from scheduler.policy.state import State
 from scheduler.policy.unstartable_jobs import StartFailure
 
@@ -172,7 +174,7 @@ class Core:
             for event in detached_jobs.withdraw_starts(state, now):
                 processes.not_created(state, event, now)
         while state.dirty:
-            for pool in sorted(state.take_dirty(), key=lambda pool: (pool.starving_since, pool.name)):
+            for pool in sorted(state.take_dirty(), key=_longest_waiting):
                 if state.is_assigning and pool.kind.detached:
                     if not state.attachments.site:
                         continue  # it is scheduled again when the site is known
@@ -184,7 +186,8 @@ class Core:
                         intake.try_alone(state, pool, now)
                     if pool.canary is not None and pool.canary.is_on_trial and not state.draining:
                         program_rollout.begin_trial(state, pool, pool.canary, now)
-                    waiting = intake.open_expansions(state, pool) if pool.query_jobs else None
+                    assign_to_idle(state, pool, now)
+                    waiting = open_expansions(state, pool, now) if pool.query_jobs else None
                     dispatch(state, pool, waiting, now)
         if state.draining:
             group_lease.wind_down(state, now)
@@ -268,6 +271,11 @@ class Core:
     def signal(self, pk: int, number: int) -> int:
         """Send a signal to all agents that work on a job; return how many there are."""
         return completion.signal(self.state, pk, number)
+
+    def rate_text(self, queue: str) -> str | None:
+        """Return how the texts of the jobs begin that the rate limit of a queue puts off now; None if it has none."""
+        rates = self.state.rated.get(queue)
+        return over_rate(queue, rates.limit) if rates is not None and rates.limit.each else None
 
     def step_down(self, now: float) -> bool:
         """Kill the children, give their rows back, then release the group; False when we are ending anyway."""
@@ -379,6 +387,10 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
     e.Stop: group_lease.stop,
     e.Reloaded: reload.reloaded,
 }
+
+
+def _longest_waiting(pool: Pool) -> tuple[float, str]:
+    return min(pool.starving_since, pool.unfed_since), pool.name
 
 
 def _retry_starving(state: State, now: float) -> None:

@@ -3,7 +3,8 @@
 Items go to running agents first, by rank (urgent ones first, then by letter); jobs of equal rank take turns. Second
 tries of items whose agent died go to a fresh process, alone, before anything else. What was assigned may be put back as
 long as it was not sent, or once the process is dead that it was sent to. Between types rank does not count: the one
-that has starved longest goes first, then they go by name (`Core.schedule_dirty`).
+that has waited longest for room or for an expansion connection goes first, then they go by name
+(`Core.schedule_dirty`).
 
 An agent gets its next lines before it has asked for them if the `window` of its type is a number, or if it is auto and
 prefetch_window.py says that the agent is fast. It works them one after the other and says OK to each in turn, so what
@@ -54,8 +55,7 @@ class StartDecision(NamedTuple):
 
 
 def dispatch(state: State, pool: Pool, unopened: Job | None, now: float) -> None:
-    """Assign items to idle agents, fetch rows for those that stay idle, start agents for what still waits."""
-    _assign_to_idle(state, pool, now)
+    """Fetch rows for agents that stay idle, and start agents for what still waits."""
     is_hungry = any(pool.idle.values())
     for job in pool.query_jobs.values():
         query = job.query
@@ -234,7 +234,8 @@ def recall_prefetched(state: State, slot: Slot, now: float) -> None:
 
 
 # ---- idle agents
-def _assign_to_idle(state: State, pool: Pool, now: float) -> None:
+def assign_to_idle(state: State, pool: Pool, now: float) -> None:
+    """Assign items to idle agents."""
     for slot in _idle(pool):
         if not (pool.second_tries or slot.any_queue.first or slot.host_queue.first):
             if [run_queue for run_queue in pool.queues.all() if run_queue.first]:

@@ -1,8 +1,4 @@
-"""Where work comes from: claimed rows become jobs in hand, rows of their queries become items in lanes.
-
-A multi-SQL-query waits for an expansion connection: all types share `expansions` of them, one type has at most
-`expansions_per_type`, and one is kept for types that have none. It is opened only when agents can take its rows.
-"""
+"""Where work comes from: claimed rows become jobs in hand, rows of their queries become items in lanes."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -20,8 +16,7 @@ from scheduler.model.protocol import (
     printable,
 )
 from scheduler.model.queue_requests import PLAIN, SUSPECT_AFTER, ItemFailure, MarkRow, read_contents
-from scheduler.model.sql_text import cursor_query
-from scheduler.model.states import BLOCKED, NO_LIMIT, RUNNING, QueryEvent
+from scheduler.model.states import BLOCKED, NEVER, NO_LIMIT, RUNNING, QueryEvent, QueryState
 from scheduler.policy.agent_pool import DISABLED
 from scheduler.policy.completion import (
     GIVEN_BACK,
@@ -42,7 +37,7 @@ from scheduler.policy.dispatch import enqueue
 from scheduler.policy.group_lease import give_back_unbegun, missing_for
 from scheduler.policy.job import TRIED_ALONE, Job, Pool, Verdict
 from scheduler.policy.query_progress import IN_PROGRESS, JobQuery
-from scheduler.policy.rates import short_value
+from scheduler.policy.rates import over_rate, short_value
 from scheduler.policy.state import MissingConnection, State
 
 OVERSIZED: Final = 16 << 20  # bytes of SQL or of variables: query `end_and_claim` gives no more
@@ -112,7 +107,7 @@ def _is_over_rate(state: State, job: Job, now: float) -> bool:
     limit, value = rates.limit, short_value(job.attribute(rates.limit.by))
     if (at := rates.admit(job.pk, value, now)) is None:
         return False
-    why = f"rate limit of queue {job.queue}: {limit.each} starts in {limit.interval:g} s with {limit.by} {value!r}"
+    why = over_rate(job.queue, limit) + repr(value)
     stop_job(state, job, Verdict(NOT_BEGUN, why, at - now), now)
     return True
 
@@ -211,40 +206,6 @@ def admit(state: State, job: Job) -> None:
 
 
 # ---- queries
-def open_expansions(state: State, pool: Pool) -> Job | None:
-    """Ask for connections for the queries of a type; return the first one that only waits for an agent."""
-    if state.is_held:
-        return None
-    waiting = [job for job in pool.query_jobs.values() if job.waits_for_connection]
-    unopened: Job | None = None
-    for job in sorted(waiting, key=lambda job: (job.rank, job.since)):
-        if not has_connection(state, pool):
-            return None
-        where = pool.queues.of(job, job.host)
-        has_agent = any(slot.pid is not None and where.suits(slot.host.name) for slot in pool.slots)
-        if has_agent or pool.startable(urgent=job.is_urgent, hosts=where.hosts) > 0:
-            _open(state, job)
-        else:
-            unopened = unopened or job
-    return unopened
-
-
-def has_connection(state: State, pool: Pool) -> bool:
-    """Return whether one more query of a type may have an expansion connection."""
-    every = min(state.timers.expansions, state.most_queries)
-    own = sum(1 for job in pool.query_jobs.values() if job.query and job.query.has_connection)
-    kept = 1 if own and every > 1 else 0
-    return own < state.timers.expansions_per_type and len(state.expanding) < every - kept
-
-
-def _open(state: State, job: Job) -> None:
-    query = job.query
-    assert query is not None
-    query.fire(QueryEvent.ASKED)
-    sql = job.args.decode("utf-8", "surrogateescape")
-    state.expand(job, cursor_query(sql, job.rules.key, *query.left))
-
-
 def opened(state: State, event: e.Opened, now: float) -> None:
     """Check the columns of a query that ran, and fetch its first rows."""
     job = state.jobs.get(event.job)
@@ -261,7 +222,7 @@ def opened(state: State, event: e.Opened, now: float) -> None:
     )
     is_raw = kind.escape == "shell" and not job.pool.is_exec
     query.read_as(line_maker(event.names, kind.escape, kind.nulls), key_at, place_at, is_raw=is_raw)
-    state.fetch_more(job)
+    _fetch_or_close(state, job, query)
     conclude_if_over(state, job, now)
 
 
@@ -315,8 +276,19 @@ def fetched(state: State, event: e.Fetched, now: float) -> None:
             enqueue(state, job, items, job.host)
     else:
         _enqueue_by_host(state, job, [(item, rows[item.number - base][place_at]) for item in items])
+    if query.state is QueryState.EXHAUSTED or query.is_read_out:
+        _fetch_or_close(state, job, query)
     state.mark_dirty(job.pool)  # so that more rows are fetched, even if none of these can be sent
+    state.mark_dirty(*[pool for pool in state.pools.values() if pool.unfed_since < NEVER])  # it may give its connection
     conclude_if_over(state, job, now)
+
+
+def _fetch_or_close(state: State, job: Job, query: JobQuery) -> None:
+    """Fetch more rows of a query, or leave its connection to another one if there are no more."""
+    if query.state is QueryState.EXHAUSTED:
+        state.close_expansion(job)
+    else:
+        state.fetch_more(job)
 
 
 def _sendable(state: State, job: Job, query: JobQuery, items: list[Item]) -> list[Item]:

@@ -99,8 +99,8 @@ class Job:
 
     @property
     def waits_for_connection(self) -> bool:
-        """Return whether its query has no expansion connection yet."""
-        return self.query is not None and self.query.state is QueryState.WAITING
+        """Return whether its query is to have an expansion connection and has none."""
+        return self.query is not None and self.query.state is QueryState.WAITING and self.verdict is None
 
     def read(self, args: bytes, rules: Rules) -> None:
         """Set what the row holds."""

@@ -119,8 +119,8 @@ class JobQuery:
     """The query of a job in hand: its cursor, its rows on their way, its items' failures."""
 
     __slots__ = (
-        "batch", "failures", "fetched", "is_raw", "key_at", "last_key", "line_bytes", "losses", "low", "make_line",
-        "opened_at", "place_at", "progress", "second_tries", "shown", "spared", "state", "total",
+        "batch", "failures", "fetched", "is_raw", "is_read_out", "key_at", "last_key", "line_bytes", "losses", "low",
+        "make_line", "opened_at", "place_at", "progress", "second_tries", "shown", "spared", "state", "total",
     )  # fmt: skip
 
     def __init__(self, rules: Rules) -> None:
@@ -137,6 +137,7 @@ class JobQuery:
         self.line_bytes = 0.0  # of a line, on the average
         self.batch = FIRST_BATCH  # rows to ask for next
         self.low = 0  # ask for more when no more than these wait
+        self.is_read_out = False  # all its rows are fetched, whether agents need them or not
         self.second_tries: list[Item] = []  # items whose second try, alone in a fresh process, is due or under way
         self.losses = 0  # of hosts, each with an item that was tried again
         self.spared: set[int] = set()  # of `second_tries`, items whose first try was lost with its host: it was none
@@ -179,6 +180,10 @@ class JobQuery:
             average = sum([len(item.line) for item in items]) / len(items)
             self.batch, self.line_bytes = max(1, min(most, int(most_bytes / average))), average
             self.low = self.batch // 2
+
+    def read_out(self) -> None:
+        """Fetch all rows, whether agents need them or not."""
+        self.is_read_out = True
 
     def item_failed(self, item: Item, failure: ItemFailure) -> None:
         """Keep the failure of an item until it is saved."""
@@ -254,10 +259,10 @@ class JobQuery:
 
     @property
     def has_connection(self) -> bool:
-        """Return whether a connection is asked for, or has it."""
+        """Return whether a connection was asked for, and was not given back before all rows were fetched."""
         return self.state is not QueryState.WAITING
 
     @property
     def has_run(self) -> bool:
         """Return whether its columns and the number of its rows are known."""
-        return self.state in (QueryState.OPEN, QueryState.FETCHING, QueryState.EXHAUSTED)
+        return self.fetched > 0 or self.state in (QueryState.OPEN, QueryState.FETCHING, QueryState.EXHAUSTED)

@@ -28,6 +28,11 @@ class RateLimit:
     interval: float = 60.0
 
 
+def over_rate(queue: str, limit: RateLimit) -> str:
+    """Return how the text of a job begins that a limit for each value of an attribute puts off."""
+    return f"rate limit of queue {queue}: {limit.each} starts in {limit.interval:g} s with {limit.by} "
+
+
 def short_value(value: str) -> str:
     """Return a value of an attribute as it is counted and written down; a long one by its beginning and its hash.
 
@@ -92,6 +97,10 @@ class Window:
         self.promised.append(at)
         return at
 
+    def forget_promises(self) -> None:
+        """Forget what was promised: by another limit those jobs come sooner or later."""
+        self.promised = []
+
     def is_over(self, interval: float, now: float) -> bool:
         """Return whether nothing of it counts any more."""
         self._expire(interval, now)
@@ -148,6 +157,10 @@ class Rates:
             self._each.clear()
             self._changed.clear()
             self._values.clear()
+        if limit != self.limit:
+            self._whole.forget_promises()
+            for window in self._each.values():
+                window.forget_promises()
         self.limit = limit
 
     def took_over(self, starts: Mapping[str, Sequence[float]], now: float) -> None:

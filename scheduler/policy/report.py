@@ -26,8 +26,8 @@ from scheduler.model.states import (
 from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import progress
 from scheduler.policy.deadlines import PROGRESS
+from scheduler.policy.expansions import lacks_connection
 from scheduler.policy.group_lease import missing_for_type
-from scheduler.policy.intake import has_connection
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.query_progress import IN_PROGRESS, JobQuery
 from scheduler.policy.slots import Slot
@@ -153,7 +153,7 @@ class Report:
             "since": None if since is None else now - since,
             "seconds": None if until is None else until - now,
             "reason": "the scheduler drains" if self._state.draining else reason,
-            "queries_wait": pool.waits_for_connection and not has_connection(self._state, pool),
+            "queries_wait": any(lacks_connection(self._state, job) for job in pool.query_jobs.values()),
             "knows": pool.canary.is_known if pool.canary is not None else not pool.kind.canary,
             "trial": None if pool.canary is None else pool.canary.shown(pool.kind.command),
         }
@@ -317,6 +317,6 @@ def show_progress(state: State, now: float) -> None:
 
 def _phase(state: State, job: Job, query: JobQuery) -> str:
     """Return what a query in hand waits for before it has rows, as far as agents have nothing to do with it."""
-    if query.has_run or (not query.has_connection and has_connection(state, job.pool)):
+    if query.has_run or (not query.has_connection and not lacks_connection(state, job)):
         return IN_PROGRESS
     return "its query is running" if query.has_connection else "waits for an expansion connection"

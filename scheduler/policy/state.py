@@ -197,10 +197,9 @@ class State:
             self.quotas.ended(job)
         if (queue := self.queues.get(job.queue)) is not None:
             queue.ended(job.pk)
-        if job.pk in self.expanding:
-            self.expanding.remove(job.pk)
-            self.emit(CloseQuery(job.pk))
-            self.mark_dirty(job.pool, *[pool for pool in self.pools.values() if pool.waits_for_connection])
+        if job.query is not None:
+            self.close_expansion(job)
+            self.mark_dirty(job.pool)  # another query of it may begin
 
     def wait_for_rates(self, now: float) -> None:
         """Claim again when the first rate limit has room that has none now."""
@@ -297,9 +296,22 @@ class State:
         self.expanding.add(job.pk)
         self.emit(Expand(job.pk, query))
 
+    def close_expansion(self, job: Job) -> None:
+        """Leave the expansion connection of a job, if it has one, to a query that waits for one."""
+        if job.pk in self.expanding:
+            self.expanding.remove(job.pk)
+            self.emit(CloseQuery(job.pk))
+            self.mark_dirty(*[pool for pool in self.pools.values() if pool.waits_for_connection])
+
     def fetch_more(self, job: Job) -> None:
-        """Ask for more rows of a query, as many as a batch may have of rows of this size."""
+        """Ask for more rows of a query, as many as a batch may have of rows of this size.
+
+        One that gave its connection back asks for another.
+        """
         self.may_want_more = True  # the last row may be out: others of this type can be claimed
+        if job.waits_for_connection:
+            self.mark_dirty(job.pool)
+            return
         query = job.query
         if self.is_held and job.rules.key is not None:
             return

@@ -39,6 +39,10 @@ Plan = dict[str, Any]
 JOBS = 20_000
 BATCH = 1000
 FILL = f"insert into drover.jobqueue (jq_type, jq_args) select 'a', i::text from generate_series(1, {JOBS}) i"
+LATER = f"""
+insert into drover.jobqueue (jq_type, jq_args, jq_not_before)
+select 'a', i::text, now() + i * interval '1 hour' from generate_series(1, {JOBS}) i
+"""
 CLAIM = f"update drover.jobqueue set jq_state = 'claimed', jq_owner = '{OWNER}', jq_starttime = now()"
 END = "update drover.jobqueue set jq_state = 'done', jq_owner = null, jq_endtime = now(), jq_end_bits = 1"
 # Pages stay, without rows; and nobody analyses meanwhile: entries that are dead stay in an index while any snapshot is
@@ -140,6 +144,24 @@ def test_periodic_statements_read_only_the_jobs_they_need_p4_c46(database: str, 
         plans = {name: link.explain(queries()[name], GROUP | values) for name, values in CHORES.items()}
     assert {name: _worst(plan) for name, plan in plans.items() if _worst(plan) > FEW} == {}
     assert {name: buffers(plan) for name, plan in plans.items() if buffers(plan) > FEW} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("past", [[], [FILL, "delete from drover.jobqueue"]], ids=["always empty", "all deleted"])
+def test_page_of_jobs_that_wait_for_a_time_reads_no_other_jobs(database: str, past: list[str]) -> None:
+    take_group(database)
+    for statement in (KEEP, *past, SWEEP):
+        fetch(database, statement)
+    values = GROUP | {"queue": "default", "after": "-infinity", "most": FEW, "current": None}
+    with psycopg.connect(database, autocommit=True) as connection:
+        link = Straight(connection)
+        for setting in PLANS:
+            link.run(setting)
+        link.explain(queries()["free_put_off"], values)
+        fetch(database, LATER)
+        plan = link.explain(queries()["free_put_off"], values)
+    assert _worst(plan) <= FEW + 1
+    assert buffers(plan) <= 2 * FEW
 
 
 @pytest.mark.slow

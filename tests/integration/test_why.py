@@ -168,19 +168,13 @@ def test_why_says_that_the_queue_is_full_until_it_is_not_j18(launch: Launch, mee
 
 
 @pytest.mark.slow
-def test_why_says_that_a_query_waits_for_a_connection_then_for_its_own_end_f44(
-    launch: Launch, meeting: Meeting
-) -> None:
+def test_why_says_that_a_query_waits_for_a_connection_then_for_its_own_end_f44(launch: Launch) -> None:
     daemon = launch(settings(expansions=1) + "[hosts.h1]\n" + rows("a", 'eval "$act"', slots=2))
-    first = daemon.insert(
-        jq_type="a", jq_msq=True, jq_args=f"select $$ {meeting.tell('one')}; {meeting.wait} $$ as act"
-    )
-    meeting.hear()
     slow = "select 1 as n, ':' as act, pg_sleep(6)::text as z"
-    second, third = (daemon.insert(jq_type="a", jq_msq=True, jq_args=slow) for _ in range(2))
+    first, second, third = (daemon.insert(jq_type="a", jq_msq=True, jq_args=slow) for _ in range(3))
+    assert_why(daemon, first, "in hand: its query is running")
     assert_why(daemon, second, "in hand: waits for an expansion connection")
     assert_why(daemon, third, "waits its turn: others of its type wait for an expansion connection")
-    meeting.let_go()
     daemon.wait(first)
     assert_why(daemon, second, "in hand: its query is running")
     assert_why(daemon, third, "in hand: waits for an expansion connection")

@@ -74,6 +74,7 @@ def check(sim: "Sim") -> None:
         rows_are_memory(sim)
         rows_say_where_they_run(sim, world)
         cursors_match_expanding(sim, world)
+        idle_agents_have_connections(world)
         no_wake_up_is_lost(sim, world)
     blocked_jobs_are_listed(sim)
     jobs_return_with_their_host(sim)
@@ -430,6 +431,26 @@ def cursors_match_expanding(sim: "Sim", world: State) -> None:
             broken("cursors_match_expanding", f"{count} queries of {pool.name} are open")
         before["queries of " + pool.name] = count
     before["expansions"] = len(world.expanding)
+
+
+def idle_agents_have_connections(world: State) -> None:
+    """No query waits for a connection while an agent is idle and a query with rows in lanes has one (F49)."""
+    if world.effects or world.dirty or world.is_held or not world.is_assigning:
+        return
+    every, used = min(world.timers.expansions, world.most_queries), len(world.expanding)
+    others = [job for pk, job in world.jobs.items() if pk in world.expanding and job.waiting and job.rules.key]
+    can_give = used == every and any(job.query is not None and job.query.state is QueryState.OPEN for job in others)
+    for pool in [pool for pool in world.pools.values() if pool.may_begin and (used < every or can_give)]:
+        queries = [(job, job.query) for job in pool.query_jobs.values() if job.query is not None]
+        begun = [job for job, query in queries if query.state is not QueryState.WAITING or query.fetched]
+        if any(not job.waiting and query.state in (QueryState.OPENING, QueryState.FETCHING) for job, query in queries):
+            continue  # rows are about to come
+        for job in [job for job, _ in queries if job.waits_for_connection and not job.waiting]:
+            at = pool.queues.of(job, job.host)
+            idle = [slot for slot in pool.slots if slot.state == ST_READY and at.suits(slot.host.name)]
+            is_allowed = len([other for other in begun if other is not job]) < world.timers.expansions_per_type
+            if is_allowed and [slot for slot in idle if not slot.host.is_tight]:
+                broken("idle_agents_have_connections", f"job {job.pk} has none, {used} of {every} are in use")
 
 
 def begun_work_is_never_forgotten(sim: "Sim", pks: set[int]) -> None:
