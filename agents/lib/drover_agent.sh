@@ -55,6 +55,7 @@ drover_fatal() { _drover_say FATAL "$*"; }
 drover_echo() { _drover_say ECHO "$*"; }
 drover_event() { _drover_say EVENT "$*"; }
 drover_fail() { _drover_say FAIL "$*"; }
+drover_fail_final() { _drover_say 'FAIL!' "$*"; } # the item is not tried again
 drover_blocked() { _drover_say BLOCKED "$*"; }
 drover_result() { _drover_say RESULT "$*"; }
 drover_success() { printf 'Success\n'; }

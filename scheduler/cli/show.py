@@ -52,6 +52,7 @@ TITLES: Final = {  # of the parts, and the command that prints all of one
     "log": ("Log", "drover log {job}"),
 }
 EMPTY: Final[tuple[object, ...]] = (None, "", False, [], {})
+NOTED_WAIT: Final = timedelta(seconds=1)
 
 MOST_REASONS: Final = 300  # of jobs that are asked about, those with the most jobs
 REASON_COLUMNS: Final = ("jobs", "types", "oldest", "example", "reason")
@@ -137,7 +138,7 @@ def _fields(job: dict[str, Any], why: str) -> Iterator[tuple[str, str]]:
     yield "submitter", _with(job["submitter"], f"resubmit of {job['resubmit_of']}" if job["resubmit_of"] else None)
     yield "queued", cell(job["queued"])
     yield "started", _after(job["start"], "waited", job["waited"])
-    yield "ended", _after(job["end"], "ran", job["ran"])
+    yield "ended", _after(job["end"], "ran", job["ran"]) + _waited_for_agent(job["waited_for_agent"])
     yield "window", _window(job)
     yield "items", _items(job)
     yield "limits", _limits(job)
@@ -153,6 +154,11 @@ def _with(text: str, more: str | None) -> str:
 
 def _after(at: Any, verb: str, length: timedelta | None) -> str:
     return "" if at is None else cell(at) if length is None else f"{cell(at)}, {verb} {cell(length)}"
+
+
+def _waited_for_agent(length: timedelta | None) -> str:
+    """Return how long a job that was in hand waited for its agent, which was still starting; nothing if not long."""
+    return "" if length is None or length < NOTED_WAIT else f", after {cell(length)} of waiting for its agent"
 
 
 def _host(job: dict[str, Any]) -> str:

@@ -22,13 +22,16 @@ LINE_LIMIT: Final = 1 << 20  # bytes, without the newline
 OK, ERROR, WARNING, FATAL, LOG, EVENT = b"OK", b"ERROR", b"WARNING", b"FATAL", b"LOG", b"EVENT"
 SUCCESS, ITEMS, HEARTBEAT, ECHO = b"Success", b"ItemsProcessed", b"Heartbeat", b"ECHO"
 DB, FAIL, BLOCKED, RESULT = b"DB", b"FAIL", b"BLOCKED", b"RESULT"
-KEYWORDS: Final = (OK, ERROR, WARNING, FATAL, LOG, EVENT, SUCCESS, ITEMS, HEARTBEAT, ECHO, DB, FAIL, BLOCKED, RESULT)
+FAIL_FOR_GOOD = b"FAIL!"  # the job is not tried again
+KEYWORDS: Final = (
+    OK, ERROR, WARNING, FATAL, LOG, EVENT, SUCCESS, ITEMS, HEARTBEAT, ECHO, DB, FAIL, FAIL_FOR_GOOD, BLOCKED, RESULT,
+)  # fmt: skip
 DEBUG = b"DEBUG"  # anything else
-OF_ITEM: Final = frozenset((ITEMS, FAIL, BLOCKED, RESULT))  # what they say is of the item in hand
+OF_ITEM: Final = frozenset((ITEMS, FAIL, FAIL_FOR_GOOD, BLOCKED, RESULT))  # what they say is of the item in hand
 
 # A keyword ends at the end of the line, a blank or a colon; `DB` alone insists on its colon and space.
 _LINE: Final = re.compile(
-    rb"(?:(OK|ERROR|WARNING|FATAL|LOG|EVENT|Success|ItemsProcessed|Heartbeat|ECHO|FAIL|BLOCKED|RESULT)"
+    rb"(?:(OK|ERROR|WARNING|FATAL|LOG|EVENT|Success|ItemsProcessed|Heartbeat|ECHO|FAIL!?|BLOCKED|RESULT)"
     rb"(?:[ \t:]+(.*))?|(DB): (.*))",
     re.DOTALL,
 )

@@ -113,7 +113,7 @@ def fail_item(state: State, slot: Slot, job: Job, reason: str, now: float, *, fi
         else:
             _try_again(state, slot, job, job.query, item, spared=_is_spared(slot, job.query, item))
     elif job.query is None:
-        job.fail(reason, slot.counted)
+        job.fail(reason, slot.counted, for_good=slot.fails_for_good)
     elif final or not _is_spared(slot, job.query, item):
         _record_failure(state, slot, job, job.query, item, reason)
     elif job.verdict is None:
@@ -402,12 +402,17 @@ def _slice(job: Job, query: JobQuery, now: float) -> SaveRow:
 
 
 def _failure(job: Job, now: float, timers: Scheduler, text: str) -> SaveRow:
-    """Judge a failure of the job as a whole: it is tried again while it has retries, its own or those of its type."""
+    """Judge a failure of the job as a whole: it is tried again while it has retries, its own or those of its type.
+
+    What its agent fails for good with `FAIL!` is not. One that has ended its agent more than once goes to the end of
+    its queue: the next start of an agent, which may take long, is for others.
+    """
     failures, kind = job.rules.failures + 1, job.pool.kind
-    if failures > (job.rules.retries or kind.retries):
+    if job.fails_for_good or failures > (job.rules.retries or kind.retries):
         return _row(job, now, FAILED, "failed", text, failures=failures)
     delay = retry_delay(kind, timers, failures)
-    return _row(job, now, QUEUED, "retry", text, failures=failures, retry_in=delay, jitter=kind.retry_jitter)
+    back = job.has_ended_agent and failures > 1
+    return _row(job, now, QUEUED, "retry", text, failures=failures, retry_in=delay, jitter=kind.retry_jitter, back=back)
 
 
 def retry_delay(kind: AgentType, timers: Scheduler, failures: int) -> float:
@@ -426,7 +431,7 @@ def _row(
 ) -> SaveRow:  # fmt: skip
     check_move(QUEUED if job.is_recorded else RUNNING if job.marked else CLAIMED, state)
     host, agent, pid = job.where or (None, None, None)
-    done, failed, total, checkpoint = _counts(job, state, counted, is_slice=back)
+    done, failed, total, checkpoint = _counts(job, state, counted, is_slice=outcome == "slice")
     bits = None
     if state == DONE:
         bits = BIT_SUCCESS | (BIT_NONFATAL if job.nonfatal or job.failed else 0)

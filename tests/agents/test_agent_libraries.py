@@ -43,6 +43,7 @@ def python_agent(tmp_path: Path, body: str) -> Agent:
         ("drover_agent.result({'a': 'ä'})", [rb'RESULT {"a":"\u00e4"}']),
         ("item.blocked('tape', 'wait')", [b"BLOCKED tape wait"]),
         ("item.fail(str(item.get('b')))", [b"FAIL None"]),
+        ("item.fail('no JSON', final=True)", [b"FAIL! no JSON"]),
         ("print('hello'); drover_agent.log(str('b' in item))", [b"hello", b"LOG False"]),
         ("continue", []),
     ],
@@ -161,6 +162,7 @@ while drover_next; do
     drover_error "two
 lines"; drover_warning a  b; drover_fatal x; drover_echo y; drover_event z; drover_success; drover_heartbeat
     drover_items_processed 3; drover_result '{}'; drover_blocked tape later; drover_fail "no $(drover_get a)"
+    drover_fail_final "no $(drover_get a)"
     drover_done
 done
 """
@@ -171,4 +173,5 @@ def test_each_function_of_the_shell_library_prints_its_line(tmp_path: Path) -> N
         assert agent.work(b'a="good"') == [
             b"ERROR two lines", b"WARNING a b", b"FATAL x", b"ECHO y", b"EVENT z", b"Success", b"Heartbeat",
             b"ItemsProcessed 3", b"RESULT {}", b"BLOCKED tape later", b"FAIL no good",
+            b"FAIL! no good",
         ]  # fmt: skip

@@ -152,6 +152,15 @@ def test_show_and_items_of_a_job_that_the_daemon_ran(launch: Launch, ask: Ask) -
     assert (item["key"], item["line"], item["reason"]) == ("2", 'n="2"', "no two")
 
 
+def test_show_counts_the_start_of_an_agent_as_waiting(launch: Launch, ask: Ask) -> None:
+    slow = '["sh", "-c", "sleep 2; echo OK; while read -r line; do echo OK; done"]'
+    daemon = launch(f"[hosts.local]\n[agents.slow]\ncommand = {slow}\n")
+    job = daemon.wait(daemon.insert(jq_type="slow", jq_args="x"))["jq_pk"]
+    seen = json.loads(ask(f"show {job} --json").out)["job"]
+    assert seen["ran"] < seen["waited_for_agent"]
+    assert "of waiting for its agent" in ask(f"show {job}").out
+
+
 def test_show_of_a_job_that_is_queued_again_after_a_slice_says_no_wait(
     drover: Drover, active: psycopg.Connection
 ) -> None:

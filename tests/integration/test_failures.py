@@ -143,6 +143,24 @@ def test_without_retries_left_it_has_failed(daemon: Daemon) -> None:
     assert [past["att_outcome"] for past in daemon.attempts(row["jq_pk"])] == ["retry", "retry", "failed"]
 
 
+def test_a_job_that_fails_for_good_is_not_tried_again(daemon: Daemon, record: Path) -> None:
+    act = f"echo x >>{record}; echo 'FAIL! not JSON'"
+    row = daemon.wait(daemon.insert(jq_type="puppet", jq_args=act, jq_retries=5), "failed")
+    assert (row["jq_failures"], row["jq_attempt"], row["jq_endtext"]) == (1, 1, "not JSON")
+    assert worked(record) == [["x"]]
+
+
+@pytest.mark.parametrize(("act", "gives_way"), [("exit 1", True), ("echo FAIL never", False)])
+def test_a_job_that_ends_its_agent_twice_is_tried_again_behind_the_others(
+    daemon: Daemon, act: str, gives_way: bool
+) -> None:
+    job = daemon.insert(jq_type="puppet", jq_args=act, jq_retries=2, jq_mode="manual")
+    queued = daemon.value("select jq_queued from drover.jobqueue where jq_pk = %s", job)
+    daemon.execute("update drover.jobqueue set jq_state = 'queued' where jq_pk = %s", job)
+    row = daemon.wait(job, "failed")
+    assert (row["jq_attempt"], row["jq_queued"] > queued) == (3, gives_way)
+
+
 @pytest.mark.slow
 def test_the_delay_before_a_retry_doubles_with_jitter_and_is_shown(launch: Launch) -> None:
     daemon = launch(settings(retry_base=100, retry_max=150) + LOCAL + puppet())
