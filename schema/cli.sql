@@ -442,11 +442,25 @@ select jdep_jq_fk as job, jq_name as name, jq_type as type, jq_state::text as st
  order by jdep_met_at nulls first, jdep_jq_fk
 
 -- name: failed_items
--- Return the items of a job that failed, the newest first. The sum keeps the index of the job in use.
+-- Return the items of a job that failed, the newest first: those that it counts now, which drover retry would work, or
+-- with `every` also those of earlier attempts. The sum keeps the index of the job in use.
 select item_attempt as attempt, item_key as key, item_line as line, item_date as date, item_host as host,
        item_agent as agent, item_pid as pid, item_reason as reason
   from drover.item_failure f
- where item_jq_fk = :job order by item_pk + 0 desc limit :limit::bigint
+ where item_jq_fk = :job order by item_pk + 0 desc
+ limit least(:limit::bigint,
+             (select jq_itemsfailed from drover.our_jobs where jq_pk = :job and not :every::boolean))
+
+-- name: failure_reasons
+-- Return how many of these items failed for each reason, with one of them. Reasons are alike if they differ in numbers
+-- and paths only.
+select count(*) as items, (array_agg(item_reason order by item_pk))[1] as reason,
+       (array_agg(item_line order by item_pk))[1] as example
+  from (select * from drover.item_failure
+         where item_jq_fk = :job order by item_pk + 0 desc
+         limit (select jq_itemsfailed from drover.our_jobs where jq_pk = :job and not :every::boolean)) f
+ group by regexp_replace(regexp_replace(left(item_reason, 300), '/[^[:space:]:;,]*', '/', 'g'), '[0-9]+', '0', 'g')
+ order by items desc, reason limit :most
 
 -- name: job_log
 -- Return the newest log lines of a job, in order. The sum keeps the index of the job in use.

@@ -27,6 +27,7 @@ KEYWORDS: Final = (
     OK, ERROR, WARNING, FATAL, LOG, EVENT, SUCCESS, ITEMS, HEARTBEAT, ECHO, DB, FAIL, FAIL_FOR_GOOD, BLOCKED, RESULT,
 )  # fmt: skip
 DEBUG = b"DEBUG"  # anything else
+_SHOWN: Final = 200  # bytes of an item in a message
 OF_ITEM: Final = frozenset((ITEMS, FAIL, FAIL_FOR_GOOD, BLOCKED, RESULT))  # what they say is of the item in hand
 
 # A keyword ends at the end of the line, a blank or a colon; `DB` alone insists on its colon and space.
@@ -187,6 +188,12 @@ def parse_statement(text: bytes) -> tuple[str, bytes] | None:
     """Return (name, json) of `name {json}`; None when the text is plain SQL."""
     found = _STATEMENT.fullmatch(text)
     return (found[1].decode(), found[2]) if found else None
+
+
+def shown_item(item: Item) -> str:
+    """Return the line of an item as a message has it; a long one is cut."""
+    line = item.line.rstrip(b"\n")
+    return printable(line[:_SHOWN]) + ("..." if len(line) > _SHOWN else "")
 
 
 def printable(data: bytes) -> str:

@@ -264,6 +264,8 @@ def ask_next(state: State, slot: Slot) -> None:
 def agent_stderr(state: State, slot: Slot, data: bytes, now: float) -> None:
     """Log each line on stderr, tagged with the slot."""
     for line in slot.output.stderr_lines(data, now):
+        if slot.job is not None:
+            slot.output.note_error(line, slot.total)
         if _charge_output(state, slot, line, now):
             state.log(slot, "STDERR", line)
             state.emit(Echo(f"STDERR[{slot.number}]: {printable(line)}"))

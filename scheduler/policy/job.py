@@ -18,7 +18,8 @@ VARIABLE: Final = b"DROVER_VAR_"  # before the name: else a job could set PATH, 
 VARIABLES: Final = b"DROVER_VARIABLES"  # JSON
 PLAIN_FIELDS: Final = (  # of a snapshot, as they are
     "deadline", "succeeded", "started", "marked", "is_recorded", "pieces", "done", "failed", "shown", "busy",
-    "nonfatal", "interrupted", "failure", "fails_for_good", "has_ended_agent", "logged", "code", "signal", "result",
+    "nonfatal", "interrupted", "failure", "fails_for_good", "has_ended_agent", "last_words", "logged", "code", "signal",
+    "result",
 )  # fmt: skip
 
 
@@ -57,6 +58,7 @@ class Job:
     failure: str | None = None  # why a one-parameter job failed
     fails_for_good = False  # its agent said FAIL!
     has_ended_agent = False  # a line agent died of it, or was killed for it
+    last_words = ""  # at the end of that: the last line of its agent on stderr
     logged: str | None = None  # why its agent died, if drover.log has that
     code: int | None = None
     signal: str | None = None
@@ -184,6 +186,9 @@ class Job:
         """Note how the process of a one-parameter job ended."""
         if self.query is None:
             self.code, self.signal = code, signal
+
+    def set_last_words(self, words: str) -> None:
+        self.last_words = words
 
     def set_logged(self, why: str) -> None:
         self.logged = why

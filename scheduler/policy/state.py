@@ -14,7 +14,7 @@ from typing import Final
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.model.counters import Counted, add
 from scheduler.model.events_and_effects import CloseQuery, ConnectionKind, Effect, Expand, Fetch, LogMessage, Send
-from scheduler.model.protocol import printable
+from scheduler.model.protocol import printable, shown_item
 from scheduler.model.queue_requests import PLAIN, LogRow
 from scheduler.model.states import NEVER, NO_LIMIT, ST_FAIL, QueryEvent, QueryState
 from scheduler.policy.attachments import Attachments
@@ -439,10 +439,12 @@ class State:
         self.outbox.log(LogRow(job, kind, slot.host.name, slot.pool.name, slot.pid, message))
 
     def log_death(self, slot: Slot, why: str, *, killed: bool) -> None:
-        """Write to drover.log why an agent died or is killed; the end of its job need not repeat it."""
-        self.log(slot, "ERROR", f"{why}; killed" if killed else why)
-        if slot.job is not None:
-            slot.job.set_logged(why)
+        """Write to drover.log why an agent died or is killed, with which row; the end of its job need not repeat it."""
+        job, text = slot.job, f"{why}; killed" if killed else why
+        had = f": it had {shown_item(slot.item)}" if job is not None and job.query is not None and slot.item else ""
+        self.log(slot, "ERROR", text + had)
+        if job is not None:
+            job.set_logged(why)
 
     def log_job(self, job: Job, kind: str, text: str) -> None:
         """Write a line about a job to drover.log; of a job of one parameter with the process that had it last."""

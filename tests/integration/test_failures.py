@@ -64,7 +64,7 @@ def test_an_item_that_kills_two_agents_is_recorded_and_all_others_are_done(daemo
     assert (row["jq_itemsprocessed"], row["jq_itemsfailed"], row["jq_itemstotal"]) == (19, 1, 20)
     assert (row["jq_endtext"], row["jq_end_bits"]) == ("1 items failed, 0 tolerated", 2)
     why = daemon.value("select reason from drover.why where jq_pk = %s", row["jq_pk"])
-    assert why == f"failed (items_failed): 1 items failed, 0 tolerated; the reason of each: drover log {row['jq_pk']}"
+    assert why == f"failed (items_failed): 1 items failed, 0 tolerated; the reason of each: drover items {row['jq_pk']}"
     assert (failure["item_line"], failure["item_agent"], failure["item_attempt"]) == ('i="7"', "poisoned", 1)
     assert failure["item_reason"] == "agent terminated prematurely, with exit status 9"
     assert Counter(item for item, _ in worked(record)) == Counter({str(i): 1 for i in range(1, 21)} | {"7": 2})
