@@ -140,10 +140,7 @@ def _record_failure(state: State, slot: Slot, job: Job, query: JobQuery, item: I
 
 
 def lose_item(state: State, slot: Slot, why: str, now: float, words: str = "", *, interrupted: bool = False) -> None:
-    """End the item in hand of a dead process, or `interrupted`: of one whose link is lost.
-
-    `words` is the last line that it printed on stderr about the item, and becomes a part of the reason.
-    """
+    """End the item in hand of a dead process, whose last line on stderr `words` is; `interrupted`: its link is lost."""
     job = slot.job
     if job is None:
         return
