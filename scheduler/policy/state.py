@@ -20,7 +20,7 @@ from scheduler.model.states import NEVER, NO_LIMIT, ST_FAIL, QueryEvent, QuerySt
 from scheduler.policy.attachments import Attachments
 from scheduler.policy.capacity import HostState, QueueState
 from scheduler.policy.claims import Claims
-from scheduler.policy.deadlines import LEASE, MARK, RATES, STARTS, TIME_LIMITS, Deadlines
+from scheduler.policy.deadlines import ITEM_RATES, LEASE, MARK, RATES, STARTS, TIME_LIMITS, Deadlines
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.outbox import Outbox
 from scheduler.policy.output_buffers import Capture
@@ -205,6 +205,23 @@ class State:
     def wait_for_rates(self, now: float) -> None:
         """Claim again when the first rate limit has room that has none now."""
         self.deadlines.set(RATES, min([rates.next_at(now) for rates in self.rated.values()]))
+
+    def take_token(self, pool: Pool, now: float) -> None:
+        """Count an item that an agent gets for the rate of items of its type; after the last none is given out."""
+        assert pool.bucket is not None
+        pool.bucket.take(now)
+        if not pool.look_for_token(now):
+            self.deadlines.bring_forward(ITEM_RATES, pool.bucket.next_at())
+
+    def refill(self, now: float) -> None:
+        """Give out items again of the types that have tokens, and find out when the others have."""
+        for pool in self.pools.values():
+            if pool.bucket is None or not pool.waits_for_token:
+                continue
+            if pool.look_for_token(now):
+                self.mark_dirty(pool)
+            else:
+                self.deadlines.bring_forward(ITEM_RATES, pool.bucket.next_at())
 
     def set_may_want_more(self, may_claim: bool) -> None:
         """Note whether there may be more to claim than when that was last asked."""
