@@ -238,19 +238,19 @@ def list_items(options: Namespace, config: Config) -> int:
             warn(sentence)
             return 1
         facts = session.records("job_facts", job=job)
-        reasons = session.table("Reasons", "failure_reasons", job=job, every=every, most=MOST_FAILURES)
         items = session.table("", "failed_items", job=job, limit=limit and limit + 1, every=every)
+        has_many = options.by_reason or (len(items.rows) > FEW_FAILURES and not options.json)
+        counted = {"job": job, "every": every, "most": MOST_FAILURES}
+        reasons = session.table("Reasons", "failure_reasons", **counted) if has_many else None
     if not facts:
         return no_such_job(job)
-    if options.by_reason:
-        return print_rows(reasons if options.json else shortened(reasons), json=options.json)
-    if items.rows or options.json:
-        print_newest(items, limit, lambda newest: without_empty(shortened(newest)), json=options.json)
-        if len(items.rows) > FEW_FAILURES and not options.json:
-            print()
-            print_table(shortened(reasons))
-    else:
+    if not items.rows and not options.json:
         print(printable(_no_items(job, facts[0])))
+        return 0
+    if not options.by_reason:
+        print_newest(items, limit, lambda newest: without_empty(shortened(newest)), json=options.json)
+    if reasons is not None:
+        print_rows(reasons if options.json else shortened(reasons), json=options.json)
     return 0
 
 
