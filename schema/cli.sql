@@ -378,7 +378,8 @@ select removed, kept, why from drover.flush_chosen(:jobs::bigint[])
 select reason from drover.our_why where jq_pk = :job
 
 -- name: job_facts
--- Return what is known of one job itself.
+-- Return what is known of one job itself. One of one parameter that has ended ran as long as an agent had it: while the
+-- agent was still starting, the job was in hand and waited.
 select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, jq_end_code as code,
        jq_endtext as text, jq_args as args, jq_variables as variables, jq_msq as query, jq_runonpfile as runonpfile,
        jq_key as key, jq_repeat as repeat, jq_tolerate as tolerate, jq_mode::text as mode, jq_queue as queue,
@@ -391,11 +392,14 @@ select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, 
        jq_wait_until as wait_until, jq_expected_end as expected_end,
        case when not jq_msq or jq_starttime is null or jq_starttime >= jq_queued  -- else queued again after a slice
             then coalesce(jq_starttime, jq_endtime, now()) - jq_queued end as waited,
-       coalesce(jq_endtime, now()) - jq_starttime as ran, jq_processedtime as agent_time,
+       coalesce(worked, coalesce(jq_endtime, now()) - jq_starttime) as ran, jq_processedtime as agent_time,
+       jq_endtime - jq_starttime - worked as waited_for_agent,
        jq_itemsprocessed as processed, jq_itemsfailed as failed, jq_itemstotal as total,
        jq_exitcode as exit_code, jq_signal as signal, jq_result as result,
        condition, blocked_since, next_check, tries as checks
   from drover.our_jobs left join drover.blocked_jobs using (jq_pk)
+ cross join lateral (
+  select case when jq_endtime is not null and not jq_msq then nullif(jq_processedtime, interval '0') end as worked) w
  where jq_pk = :job
 
 -- name: job_attempts
@@ -438,11 +442,25 @@ select jdep_jq_fk as job, jq_name as name, jq_type as type, jq_state::text as st
  order by jdep_met_at nulls first, jdep_jq_fk
 
 -- name: failed_items
--- Return the items of a job that failed, the newest first. The sum keeps the index of the job in use.
+-- Return the items of a job that failed, the newest first: those that it counts now, which drover retry would work, or
+-- with `every` also those of earlier attempts. The sum keeps the index of the job in use.
 select item_attempt as attempt, item_key as key, item_line as line, item_date as date, item_host as host,
        item_agent as agent, item_pid as pid, item_reason as reason
   from drover.item_failure f
- where item_jq_fk = :job order by item_pk + 0 desc limit :limit::bigint
+ where item_jq_fk = :job order by item_pk + 0 desc
+ limit least(:limit::bigint,
+             (select jq_itemsfailed from drover.our_jobs where jq_pk = :job and not :every::boolean))
+
+-- name: failure_reasons
+-- Return how many of these items failed for each reason, with one of them. Reasons are alike if they differ in numbers
+-- and paths only.
+select count(*) as items, (array_agg(item_reason order by item_pk))[1] as reason,
+       (array_agg(item_line order by item_pk))[1] as example
+  from (select * from drover.item_failure
+         where item_jq_fk = :job order by item_pk + 0 desc
+         limit (select jq_itemsfailed from drover.our_jobs where jq_pk = :job and not :every::boolean)) f
+ group by regexp_replace(regexp_replace(left(item_reason, 300), '/[^[:space:]:;,]*', '/', 'g'), '[0-9]+', '0', 'g')
+ order by items desc, reason limit :most
 
 -- name: job_log
 -- Return the newest log lines of a job, in order. The sum keeps the index of the job in use.

@@ -1240,7 +1240,7 @@ CREATE FUNCTION drover.end_code(state drover.job_state, type text, bits integer,
       when said ~ '^no progress: ' then 'no_progress'
       when said ~ '^role .+ may not queue agent type ' then 'not_permitted'
       when said ~ '^the database refuses (a |to save )' then 'not_saved'
-      when said ~ '\(SQLSTATE [0-9A-Z]{5}(, at character \d+)?\)$' then 'query_failed'
+      when said !~ '^(exit status |killed by |agent terminated prematurely)' and said ~ '\(SQLSTATE [0-9A-Z]{5}(, at character \d+)?\)$' then 'query_failed'
       when said ~ '^its (parameter or variables|variables or its SQL) '
            or said ~ '^the (parameter (is|holds|has)|query gives|key column|command names|rows of the query) '
            or said ~ '^(\d+ rows of the query|key ''|column name|jq_key names|jq_runonpfile names)'
@@ -6542,7 +6542,7 @@ CREATE VIEW drover.reason AS
             WHEN ((s.state = 'queued'::drover.job_state) AND (j.jq_type <> 'command'::text) AND (j.jq_unmet = 0) AND (j.jq_wait_until > now()) AND (j.jq_retry_at IS NOT NULL)) THEN COALESCE(j.jq_endtext, 'back-off'::text)
             WHEN (j.jq_endtime IS NOT NULL) THEN (COALESCE(j.jq_endtext, ''::text) ||
             CASE
-                WHEN (j.jq_msq AND (j.jq_itemsfailed > 0)) THEN ('; the reason of each: drover log '::text || j.jq_pk)
+                WHEN (j.jq_msq AND (j.jq_itemsfailed > 0)) THEN ('; the reason of each: drover items '::text || j.jq_pk)
                 ELSE ''::text
             END)
             ELSE NULL::text

@@ -56,8 +56,8 @@ class Item:
     def get(self, column: str, default: str | None = None) -> str | None:
         return self.columns.get(column, default)
 
-    def fail(self, text: str) -> None:
-        fail(text)
+    def fail(self, text: str, *, final: bool = False) -> None:
+        fail(text, final=final)
 
     def blocked(self, condition: str, text: str = "") -> None:
         blocked(condition, text)
@@ -150,9 +150,9 @@ def items_processed(count: int) -> None:
     _say(f"ItemsProcessed {count:d}")
 
 
-def fail(text: str) -> None:
-    """Print that the item in hand has failed; the agent goes on with the next."""
-    _say_text("FAIL", text)
+def fail(text: str, *, final: bool = False) -> None:
+    """Print that the item in hand has failed; the agent goes on with the next. If `final`, it is not tried again."""
+    _say_text("FAIL!" if final else "FAIL", text)
 
 
 def blocked(condition: str, text: str = "") -> None:

@@ -55,11 +55,111 @@ drover_fatal() { _drover_say FATAL "$*"; }
 drover_echo() { _drover_say ECHO "$*"; }
 drover_event() { _drover_say EVENT "$*"; }
 drover_fail() { _drover_say FAIL "$*"; }
+drover_fail_final() { _drover_say 'FAIL!' "$*"; } # the item is not tried again
 drover_blocked() { _drover_say BLOCKED "$*"; }
 drover_result() { _drover_say RESULT "$*"; }
 drover_success() { printf 'Success\n'; }
 drover_heartbeat() { printf 'Heartbeat\n'; }
 drover_items_processed() { _drover_say ItemsProcessed "$1"; }
+
+# Run the registered statement $1; behind it stand the names and values of its parameters, as in
+#
+#     drover_db save id "$id" size "$size" --null note || drover_fail "not saved: $DROVER_ERROR"
+#
+# Its rows are in DROVER_ROWS, a line each, as items have them; 1 if it failed, with the reason in DROVER_ERROR. Every
+# value goes as text, which Postgres turns into the type of the parameter. If standard input closes, the agent exits.
+drover_db() {
+    _drover_statement=$1 _drover_json= && shift
+    while [ $# -gt 1 ]; do
+        case $1 in
+            --null) _drover_pair "$2" && _drover_json=$_drover_json:null ;;
+            *) _drover_pair "$1" && _drover_quote "$2" && _drover_json=$_drover_json:$_drover_quoted ;;
+        esac
+        shift 2
+    done
+    [ $# -eq 0 ] || { DROVER_ERROR="drover_db: $1 has no value" && return 1; }
+    _drover_line="DB: $_drover_statement {$_drover_json}"
+    if [ "${#_drover_line}" -gt 250000 ]; then # characters, of which each may have four bytes
+        [ "$(printf '%s' "$_drover_line" | wc -c)" -lt 1048576 ] ||
+            { DROVER_ERROR="the line would have 1 MiB or more, which is the limit" && return 1; }
+    fi
+    printf '%s\n' "$_drover_line"
+    _drover_answer
+}
+
+# Put the value of column $1 of the first row in DROVER_ROWS into DROVER_VALUE; otherwise as drover_value.
+drover_row_value() {
+    _drover_item=$DROVER_LINE
+    DROVER_LINE=${DROVER_ROWS%%"$_drover_nl"*}
+    drover_value "$1"
+    set -- $?
+    DROVER_LINE=$_drover_item
+    return "$1"
+}
+
+_drover_answer() {
+    DROVER_ROWS= DROVER_ERROR=
+    while :; do
+        IFS= read -r _drover_row || exit 0
+        case $_drover_row in
+            OK) break ;;
+            ERROR | 'ERROR ') DROVER_ERROR="no reason was given" ;;
+            ERROR*) DROVER_ERROR=${_drover_row#ERROR } ;;
+            *) DROVER_ROWS=$DROVER_ROWS${DROVER_ROWS:+$_drover_nl}$_drover_row ;;
+        esac
+    done
+    [ -z "$DROVER_ERROR" ]
+}
+
+# Begin a pair of _drover_json with the name $1.
+_drover_pair() {
+    _drover_quote "$1"
+    _drover_json=$_drover_json${_drover_json:+,}$_drover_quoted
+}
+
+# Put $1 as a string of JSON into _drover_quoted. Some shells take a minute for 1 MiB, so awk(1) does long values.
+_drover_quote() {
+    _drover_rest=$1 _drover_quoted='"'
+    case $1 in
+        *[\"\\[:cntrl:]]*) ;;
+        *) _drover_quoted=\"$1\" && return ;;
+    esac
+    if [ "${#1}" -gt 2000 ]; then
+        _drover_quoted=$(printf '%s.' "$1" | LC_ALL=C awk "$_drover_awk")
+        _drover_quoted=\"${_drover_quoted%.}\" && return
+    fi
+    while :; do
+        _drover_head=${_drover_rest%%[\"\\[:cntrl:]]*}
+        _drover_quoted=$_drover_quoted$_drover_head
+        _drover_rest=${_drover_rest#"$_drover_head"}
+        [ -n "$_drover_rest" ] || break
+        _drover_head=${_drover_rest%"${_drover_rest#?}"}
+        _drover_rest=${_drover_rest#?}
+        case $_drover_head in
+            [\"\\]) _drover_quoted=$_drover_quoted\\$_drover_head ;;
+            *) _drover_quoted=$_drover_quoted$(printf '\\u%04x' "'$_drover_head") ;;
+        esac
+    done
+    _drover_quoted=$_drover_quoted'"'
+}
+
+_drover_awk='
+function put(c, code, n, i, part, out) {
+    n = split(text, part, c)
+    out = part[1]
+    for (i = 2; i <= n; i++)
+        out = out code part[i]
+    text = out
+}
+{
+    text = $0
+    put("\\\\", "\\\\")
+    put("\"", "\\\"")
+    for (k = 1; k < 32; k++)
+        if (index(text, sprintf("%c", k)))
+            put(sprintf("%c", k), sprintf("\\u%04x", k))
+    printf "%s%s", (NR > 1 ? "\\u000a" : ""), text
+}'
 
 _drover_say() {
     _drover_text=$2

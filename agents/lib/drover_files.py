@@ -26,8 +26,11 @@ def run(program: str, examine: Callable[[BinaryIO], dict[str, object]]) -> None:
             with open_regular(_path(item)) as file:
                 found = examine(file)
             _report(item, statement, found)
-        except (OSError, ValueError) as error:  # a file that cannot be read, a NUL, columns too long for a line
-            item.fail(_reason(error))
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # a file that cannot be read; or no path, a NUL, columns too long for a line
+            item.fail(_reason(error), final=isinstance(error, ValueError))
 
     drover_agent.work(work)
 

@@ -79,17 +79,18 @@ def check_program(options: Namespace) -> int:
         counts[finding[0]] += 1
         return finding
 
-    status = print_findings(map(counted, Referee(spec, items, limits, warn).findings()))
+    referee = Referee(spec, items, limits, warn)
+    status = print_findings(map(counted, referee.findings()))
     print(f"{counts[OK]} ok, {counts[WARN]} to look at (WARN), {counts[FAIL]} to mend (FAIL)")
     if not counts[FAIL]:
-        print(f"\n{_next_steps(name, command, options.items)}")
+        print(f"\n{_next_steps(name, command, options.items, referee.statements)}")
     return status
 
 
-def _next_steps(name: str, command: Sequence[str], items: Sequence[str]) -> str:
+def _next_steps(name: str, command: Sequence[str], items: Sequence[str], statements: Sequence[bytes]) -> str:
     """Return what puts a program to work, as commands and the lines of a file."""
     main = locate(None, os.environ)
-    table = f"[agents.{name}]\ncommand = {_toml(command)}"
+    table = f"[agents.{name}]\ncommand = {_toml(command)}{_database_keys(name, statements)}"
     if main == shipped():
         folder = Path(os.environ.get("HOME") or "~", ".config/drover")
         steps = f"mkdir -p {folder}/conf.d && cp {main} {folder}/"
@@ -103,11 +104,41 @@ def _next_steps(name: str, command: Sequence[str], items: Sequence[str]) -> str:
     )
 
 
-def _toml(words: Sequence[str]) -> str:
-    """Return an array of strings: JSON's escapes are among those of TOML."""
+def _database_keys(name: str, statements: Sequence[bytes]) -> str:
+    """Return what the table of a type has for its DB lines: db, and a beginning of each statement that was named."""
+    found = [each for each in map(protocol.parse_statement, statements) if each is not None]
+    if not statements:
+        return ""
+    if len(found) < len(statements):
+        return '\ndb = "sql"'
+    keys = {statement: _keys(values) for statement, values in reversed(found)}
+    lines = [f"{statement} = {_toml(_beginning(keys[statement]))}" for statement in dict.fromkeys(n for n, _ in found)]
+    note = "# write your own statements; the role drover_agentdb needs the rights"
+    return "\n".join(['\ndb = "statements"', "", f"[agents.{name}.statements]  {note}", *lines])
+
+
+def _keys(values: bytes) -> list[str]:
+    """Return the keys of an object in JSON; none if it is something else."""
     import json  # not for drover agent new
 
-    return json.dumps(list(words), ensure_ascii=False)
+    try:
+        return list(json.loads(values))
+    except ValueError:
+        return []
+
+
+def _beginning(keys: Sequence[str]) -> str:
+    """Return a statement that saves values under these keys in a table whose name is to be changed."""
+    if not keys:
+        return "select from your_table"
+    return f"insert into your_table ({', '.join(keys)}) values ({', '.join(f':{key}' for key in keys)})"
+
+
+def _toml(words: Sequence[str]) -> str:
+    """Return a string, or an array of them: JSON's escapes are among those of TOML."""
+    import json  # not for drover agent new
+
+    return json.dumps(words if isinstance(words, str) else list(words), ensure_ascii=False)
 
 
 def _absolute(word: str) -> str:

@@ -49,8 +49,10 @@ SHOWN: Final = 60  # characters of a line in a report
 NO_ROWS: Final = b"OK\n"  # the answer to a DB line
 DEATH_S: Final = 1.0  # for the exit of a process whose output has ended
 
-Outcome = Literal["done", "failed", "blocked", "silent", "died"]
-ENDS: Final[dict[bytes, Outcome]] = {protocol.FAIL: "failed", protocol.BLOCKED: "blocked"}
+Outcome = Literal["done", "failed", "failed for good", "blocked", "silent", "died"]
+ENDS: Final[dict[bytes, Outcome]] = {
+    protocol.FAIL: "failed", protocol.FAIL_FOR_GOOD: "failed for good", protocol.BLOCKED: "blocked",
+}  # fmt: skip
 
 
 def config_of(name: str, command: Sequence[str]) -> Config:

@@ -272,6 +272,8 @@ COMMANDS: Final[dict[str, Command]] = {
     "show": Command("show.show_job", "print all that is known of a job", (job("job"), JSON_OBJECT)),
     "items": Command("show.list_items", "print the items of a job that failed, with the reason", (
         job("job"),
+        argument("--all", "list those of earlier attempts too"),
+        argument("--by-reason", "print how many failed for each reason alone"),
         argument("-n N", "list the newest N, 0 for all; default 1000", dest="rows", type=COUNT, default=1000),
         JSON_LINES,
     )),
@@ -405,7 +407,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "ls": ("drover ls", "drover ls -S failed --since 1h", "drover ls --all --type sha256 --sort ran -n 10"),
     "log": ("drover log", "drover log 17 -f"),
     "show": ("drover show 17",),
-    "items": ("drover items 17", "drover items 17 --json | jq -r .line"),
+    "items": ("drover items 17", "drover items 17 --by-reason", "drover items 17 --json | jq -r .line"),
     "why": ("drover why 17", "drover why --all"),
     "out": ("drover out 17", "drover out 17 -t", "drover out 17 -e --attempt 2"),
     "wait": ("drover wait 17 18", "drover wait billing.1 --timeout 60 --json"),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from scheduler.cli.agent_process import KEPT, NO_ROWS, AgentProcess, Talk, mistakes, shown, talk
+from scheduler.cli.agent_process import ENDS, KEPT, NO_ROWS, AgentProcess, Talk, mistakes, shown, talk
 from scheduler.cli.output import FAIL, OK, WARN, Finding
 from scheduler.drivers.process_spec import ProcessSpec
 from scheduler.drivers.system_files import require_temporary_folder
@@ -59,7 +59,8 @@ class Referee:
         self._agent: AgentProcess | None = None
         require_temporary_folder("drover agent-check")
         self._folder = tempfile.TemporaryDirectory(prefix="drover-agent-check-")
-        self._uses_database = self._is_silent = False
+        self._is_silent = False
+        self.statements: list[bytes] = []  # of its DB lines, each once
 
     def findings(self) -> Iterator[Finding]:
         """Yield what is found, as it is found."""
@@ -162,13 +163,23 @@ class Referee:
 
     def _items(self) -> Iterator[Finding]:
         """Try the items that are given, or one parameter and one row."""
+        outcomes = []
         for line in self._given or self._own_items():
             told = self._talk(line)
+            outcomes.append(told.outcome)
             yield from self._judged(f"item {shown(line)}", told, FAIL)
-            self._uses_database |= bool(told.statements)
             self._is_silent |= told.outcome == "silent"
+            self.statements += [each for each in dict.fromkeys(told.statements) if each not in self.statements]
             for statement in told.statements[:1]:
                 yield OK, f"DB line: {shown(statement)}: answered with no rows; its type needs db and the statement"
+        if outcomes and all(outcome in ENDS.values() for outcome in outcomes):
+            advice = "nothing that it does well was seen" if self._given else "give yours with --item"
+            yield WARN, f"all items failed; {advice}"
+
+    @property
+    def _uses_database(self) -> bool:
+        """Return whether it has said a DB line."""
+        return bool(self.statements)
 
     def _own_items(self) -> list[bytes]:
         file = Path(self._folder.name, "file")

@@ -42,7 +42,7 @@ from scheduler.model.config import Config
 
 ATTEMPTS, KEEPERS, EDGES, ITEMS, LOG_LINES = 20, 20, 20, 10, 20  # how many of each are shown
 TEXT_WIDTH: Final = 2000  # of one field; --json has all of it
-WIDTHS: Final = {"line": 60, "reason": 60, "key": 24, "name": 32}
+WIDTHS: Final = {"line": 60, "reason": 60, "key": 24, "name": 32, "example": 60}
 TITLES: Final = {  # of the parts, and the command that prints all of one
     "attempts": ("Attempts", ""),
     "keepers": ("Kept on hosts", ""),
@@ -52,11 +52,14 @@ TITLES: Final = {  # of the parts, and the command that prints all of one
     "log": ("Log", "drover log {job}"),
 }
 EMPTY: Final[tuple[object, ...]] = (None, "", False, [], {})
+NOTED_WAIT: Final = timedelta(seconds=1)
 
 MOST_REASONS: Final = 300  # of jobs that are asked about, those with the most jobs
 REASON_COLUMNS: Final = ("jobs", "types", "oldest", "example", "reason")
 
 SIGNALLED: Final = 128  # what a shell adds to the number of a signal
+FEW_FAILURES: Final = 20  # more are counted by their reasons too
+MOST_FAILURES: Final = 50  # reasons that are listed, those of the most items
 LOG_ROWS: Final = 100
 LOG_POLL_S: Final = 1.0  # nothing announces a log row; the end of a job does wake us, but not on a replica
 LOG_FIELDS: Final = ("job", "host", "agent", "pid")
@@ -107,7 +110,7 @@ def describe(session: Session, job: int) -> Description | None:
             "keepers": session.table("", "job_keepers", job=job, limit=KEEPERS + 1),
             "parents": session.table("", "job_parents", job=job, limit=EDGES + 1),
             "children": session.table("", "job_children", job=job, limit=EDGES + 1),
-            "items": _unless_hidden(session, "item_failure", "failed_items", job=job, limit=ITEMS + 1),
+            "items": _unless_hidden(session, "item_failure", "failed_items", job=job, limit=ITEMS + 1, every=False),
             "log": _unless_hidden(session, "log", "job_log", job=job, limit=LOG_LINES + 1),
         }
     why = reasons[0][0] if reasons else ""
@@ -137,7 +140,7 @@ def _fields(job: dict[str, Any], why: str) -> Iterator[tuple[str, str]]:
     yield "submitter", _with(job["submitter"], f"resubmit of {job['resubmit_of']}" if job["resubmit_of"] else None)
     yield "queued", cell(job["queued"])
     yield "started", _after(job["start"], "waited", job["waited"])
-    yield "ended", _after(job["end"], "ran", job["ran"])
+    yield "ended", _after(job["end"], "ran", job["ran"]) + _waited_for_agent(job["waited_for_agent"])
     yield "window", _window(job)
     yield "items", _items(job)
     yield "limits", _limits(job)
@@ -153,6 +156,11 @@ def _with(text: str, more: str | None) -> str:
 
 def _after(at: Any, verb: str, length: timedelta | None) -> str:
     return "" if at is None else cell(at) if length is None else f"{cell(at)}, {verb} {cell(length)}"
+
+
+def _waited_for_agent(length: timedelta | None) -> str:
+    """Return how long a job that was in hand waited for its agent, which was still starting; nothing if not long."""
+    return "" if length is None or length < NOTED_WAIT else f", after {cell(length)} of waiting for its agent"
 
 
 def _host(job: dict[str, Any]) -> str:
@@ -221,8 +229,8 @@ def without_empty(table: Table) -> Table:
 
 
 def list_items(options: Namespace, config: Config) -> int:
-    """Print the items of a job that failed, with the reason of each; the oldest first."""
-    limit = options.rows or None
+    """Print the items of a job that failed, with the reason of each, the oldest first; of many, how many have which."""
+    limit, every = options.rows or None, options.all
     with connect(config) as session:
         job = session.job_number(options.job)
         if session.access["item_failure"] == NOTHING:
@@ -230,15 +238,28 @@ def list_items(options: Namespace, config: Config) -> int:
             warn(sentence)
             return 1
         facts = session.records("job_facts", job=job)
-        items = session.table("", "failed_items", job=job, limit=limit and limit + 1)
+        items = session.table("", "failed_items", job=job, limit=limit and limit + 1, every=every)
+        has_many = options.by_reason or (len(items.rows) > FEW_FAILURES and not options.json)
+        counted = {"job": job, "every": every, "most": MOST_FAILURES}
+        reasons = session.table("Reasons", "failure_reasons", **counted) if has_many else None
     if not facts:
         return no_such_job(job)
-    if items.rows or options.json:
+    if not items.rows and not options.json:
+        print(printable(_no_items(job, facts[0])))
+        return 0
+    if not options.by_reason:
         print_newest(items, limit, lambda newest: without_empty(shortened(newest)), json=options.json)
-    else:
-        which = f"no items of job {job} failed" if facts[0]["query"] else f"job {job} is no query: it has no items"
-        print(printable(f"{which}; it is {facts[0]['state']}"))
+    if reasons is not None:
+        print_rows(reasons if options.json else shortened(reasons), json=options.json)
     return 0
+
+
+def _no_items(job: int, facts: dict[str, Any]) -> str:
+    """Return that no items of a job failed, and what is known of others."""
+    if not facts["query"]:
+        return f"job {job} is no query: it has no items; it is {facts['state']}"
+    tried = f"; drover items {job} --all lists those of earlier attempts" if facts["attempt"] > 1 else ""
+    return f"no items of job {job} failed; it is {facts['state']}{tried}"
 
 
 # ---- why it does not run

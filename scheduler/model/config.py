@@ -84,6 +84,9 @@ MOST_CANARY = 1000
 CANARY = _must(lambda n: 0 <= n <= MOST_CANARY, f"must be from 0 (no trial of a new program) to {MOST_CANARY} items")
 COUNT_OR_NONE = _must(lambda n: 0 <= n <= LARGEST, f"must be from 0 to {LARGEST}")
 RATE = _must(lambda n: 0 <= n <= MOST_STARTS, f"must be from 0 (no limit) to {MOST_STARTS}")
+ITEM_RATE = _must(
+    lambda n: n == 0 or 1e-6 <= n <= 100_000, "must be from 0.000001 to 100000 items a second, or 0: no limit"
+)
 DAYS = _must(lambda n: 0 <= n <= MOST_DAYS, f"must be from 0 to {MOST_DAYS} days")
 DAYS_OR_USUAL = _must(lambda n: -1 <= n <= MOST_DAYS, f"must be -1 (as retention) or from 0 to {MOST_DAYS} days")
 MAXIMUM = _must(lambda n: n == -1 or 1 <= n <= LARGEST, "must be -1 (no limit) or more than 0")
@@ -249,6 +252,7 @@ class AgentType:
     statements: dict[str, str] = field(factory=dict)
     heartbeat: float = field(default=0.0, validator=GRACE)
     item_timeout: float = field(default=0.0, validator=GRACE)
+    item_rate: float = field(default=0.0, validator=ITEM_RATE)
     spill: float = field(default=0.0, validator=GRACE)
     enabled: bool = True
     user: str = field(default="", validator=_matches(USER, "is not a login name"))
@@ -276,6 +280,8 @@ class AgentType:
     @property
     def most_lines(self) -> int:
         """The number of lines that an agent has at most: the one that it works on, and those behind it."""
+        if self.item_rate:
+            return 1
         if isinstance(self.window, int):
             return self.window
         return MOST_LINES if self.kind == "line" and self.db == "off" else 1

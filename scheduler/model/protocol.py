@@ -22,13 +22,17 @@ LINE_LIMIT: Final = 1 << 20  # bytes, without the newline
 OK, ERROR, WARNING, FATAL, LOG, EVENT = b"OK", b"ERROR", b"WARNING", b"FATAL", b"LOG", b"EVENT"
 SUCCESS, ITEMS, HEARTBEAT, ECHO = b"Success", b"ItemsProcessed", b"Heartbeat", b"ECHO"
 DB, FAIL, BLOCKED, RESULT = b"DB", b"FAIL", b"BLOCKED", b"RESULT"
-KEYWORDS: Final = (OK, ERROR, WARNING, FATAL, LOG, EVENT, SUCCESS, ITEMS, HEARTBEAT, ECHO, DB, FAIL, BLOCKED, RESULT)
+FAIL_FOR_GOOD = b"FAIL!"  # the job is not tried again
+KEYWORDS: Final = (
+    OK, ERROR, WARNING, FATAL, LOG, EVENT, SUCCESS, ITEMS, HEARTBEAT, ECHO, DB, FAIL, FAIL_FOR_GOOD, BLOCKED, RESULT,
+)  # fmt: skip
 DEBUG = b"DEBUG"  # anything else
-OF_ITEM: Final = frozenset((ITEMS, FAIL, BLOCKED, RESULT))  # what they say is of the item in hand
+_SHOWN: Final = 200  # bytes of an item in a message
+OF_ITEM: Final = frozenset((ITEMS, FAIL, FAIL_FOR_GOOD, BLOCKED, RESULT))  # what they say is of the item in hand
 
 # A keyword ends at the end of the line, a blank or a colon; `DB` alone insists on its colon and space.
 _LINE: Final = re.compile(
-    rb"(?:(OK|ERROR|WARNING|FATAL|LOG|EVENT|Success|ItemsProcessed|Heartbeat|ECHO|FAIL|BLOCKED|RESULT)"
+    rb"(?:(OK|ERROR|WARNING|FATAL|LOG|EVENT|Success|ItemsProcessed|Heartbeat|ECHO|FAIL!?|BLOCKED|RESULT)"
     rb"(?:[ \t:]+(.*))?|(DB): (.*))",
     re.DOTALL,
 )
@@ -184,6 +188,12 @@ def parse_statement(text: bytes) -> tuple[str, bytes] | None:
     """Return (name, json) of `name {json}`; None when the text is plain SQL."""
     found = _STATEMENT.fullmatch(text)
     return (found[1].decode(), found[2]) if found else None
+
+
+def shown_item(item: Item) -> str:
+    """Return the line of an item as a message has it; a long one is cut."""
+    line = item.line.rstrip(b"\n")
+    return printable(line[:_SHOWN]) + ("..." if len(line) > _SHOWN else "")
 
 
 def printable(data: bytes) -> str:

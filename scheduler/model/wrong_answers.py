@@ -25,7 +25,7 @@ _BEGINNINGS: Final = (
 _SEQUENCE: Final = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"  # for terminals
 _UNSEEN: Final = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff|\0|" + _SEQUENCE)
 _WIDE: Final = re.compile(rb"O\0K", re.IGNORECASE)
-_FIRST_WORD: Final = re.compile(rb"\s*([A-Za-z]+)[.!]*(?=[\s:]|$)")
+_FIRST_WORD: Final = re.compile(rb"\s*(([A-Za-z]+)[.!]*)(?=[\s:]|$)")
 _BEHIND_TEXT: Final = re.compile(rb".*\S.*\bOK\s*", re.DOTALL)
 
 
@@ -46,7 +46,10 @@ def why_no_ok(line: bytes, is_whole: bool = True) -> str:
 def lookalike(line: bytes) -> str:
     """Return the keyword that a line of debug output was probably meant to begin with, or nothing."""
     found = _FIRST_WORD.match(_UNSEEN.sub(b"", line))
-    return BY_CAPITALS.get(found[1].upper(), b"").decode() if found else ""
+    if found is None:
+        return ""
+    whole, word = found[1].upper(), found[2].upper()
+    return BY_CAPITALS.get(whole, BY_CAPITALS.get(word, b"")).decode()
 
 
 def quoted(line: bytes) -> str:

@@ -11,6 +11,7 @@ from scheduler.model.states import NEVER, ST_FREE, ST_READY, ST_SPAWNED
 from scheduler.policy.canary_verdict import Canary
 from scheduler.policy.capacity import next_pause
 from scheduler.policy.handover_values import Snapshot, fields_of, set_fields
+from scheduler.policy.item_rate import TokenBucket
 from scheduler.policy.prefetch_window import MeanPace
 from scheduler.policy.run_queue import RunQueue, RunQueues, Waiting
 
@@ -49,19 +50,21 @@ class Pool(Generic[JobT]):
     """All slots of one agent type, and what waits for them."""
 
     __slots__ = (
-        "arriving", "blocked_since", "blocked_until", "busy", "canary", "coming", "enabled", "failed_starts",
+        "arriving", "blocked_since", "blocked_until", "bucket", "busy", "canary", "coming", "enabled", "failed_starts",
         "finished", "free", "idle", "is_auto", "is_counted", "is_exec", "is_guarded", "kind", "lacks_connection",
         "looked_at", "marking", "may_begin", "most_ahead", "name", "pace", "plain_ends", "query_jobs", "queues", "ran",
         "rate", "rated_at", "reason", "rescued", "rests_until", "row_bytes", "second_tries", "slots", "starving_since",
-        "stops_jobs", "unfed_since", "unread", "worked_s",
+        "stops_jobs", "unfed_since", "unread", "waits_for_token", "worked_s",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: AgentType, enabled: bool) -> None:
         self.name = name
         self.is_counted = False
         self.queues: RunQueues[JobT] = RunQueues()
+        self.bucket: TokenBucket | None = None  # of a type with a rate of items
+        self.waits_for_token = False
+        self.enabled, self.lacks_connection = enabled, False  # the latter for DB: lines, which its agents may send
         self.set_kind(kind)
-        self.enabled = enabled
         self.slots: list[Any] = []  # of class Slot, as are those below
         self.idle: dict[str, list[Any]] = {}  # READY, by host; the one idle longest first
         self.free: dict[str, deque[Any]] = {}
@@ -92,7 +95,6 @@ class Pool(Generic[JobT]):
         self.reason: str | None = None
         self.canary: Canary | None = None  # of a type whose new programs are tried in one slot first
         self.is_exec = kind.kind == "exec"  # one process an item
-        self.lacks_connection = False  # for DB: lines, which its agents may send
         self.set_may_begin()
 
     # ---- what is known of it
@@ -102,6 +104,7 @@ class Pool(Generic[JobT]):
         self.kind = kind
         self.most_ahead, self.is_auto = kind.most_lines - 1, kind.window == AUTO
         self.stops_jobs = kind.on_start_failure != WAIT
+        self._set_item_rate(kind.item_rate)
         self.queues.set_fair(kind.fair)
         self.set_counted(self.is_counted)
 
@@ -110,13 +113,17 @@ class Pool(Generic[JobT]):
         canary = self.canary
         trial = None if canary is None else canary.snapshot() | {"slot": canary.slot and canary.slot.number}
         ends = [[host, bin, jobs] for (host, bin), jobs in self.plain_ends.items()]
-        return fields_of(self, _PLAIN_FIELDS) | {"canary": trial, "ended_plainly": ends}
+        tokens = None if self.bucket is None else self.bucket.snapshot()
+        return fields_of(self, _PLAIN_FIELDS) | {"canary": trial, "ended_plainly": ends, "tokens": tokens}
 
     def restore(self, snapshot: Snapshot) -> None:
         """Continue as the pool of a snapshot; the slot of a trial is set later."""
         set_fields(self, _PLAIN_FIELDS, snapshot)
         for host, bin, jobs in snapshot.get("ended_plainly", ()):
             self.plain_ends[host, bin] = jobs
+        if self.bucket is not None and (tokens := snapshot.get("tokens")) is not None:
+            self.bucket.restore(tokens)
+            self.waits_for_token = True  # until `State.refill`
         trial = snapshot.get("canary")
         if trial is not None and self.kind.canary:
             self.canary = Canary.restored(self.kind.canary, trial)
@@ -135,7 +142,28 @@ class Pool(Generic[JobT]):
         """Note what has changed of why items of this type may be given to agents, or may not."""
         self.enabled = self.enabled if enabled is None else enabled
         self.lacks_connection = self.lacks_connection if lacks_connection is None else lacks_connection
-        self.may_begin = self.enabled and not self.lacks_connection
+        self.may_begin = not (self.is_stopped or self.waits_for_token)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Return whether none of its items may be given to agents, however long they wait."""
+        return not self.enabled or self.lacks_connection
+
+    def _set_item_rate(self, rate: float) -> None:
+        """Give out so many items a second; 0 is no limit. `State.refill` goes on with those that wait."""
+        if not rate:
+            self.bucket, self.waits_for_token = None, False
+        elif self.bucket is None:
+            self.bucket = TokenBucket(rate)
+        else:
+            self.bucket.set_rate(rate)
+        self.set_may_begin()
+
+    def look_for_token(self, now: float) -> bool:
+        """Note whether an item may be given out now, as far as the rate of items goes; return that."""
+        self.waits_for_token = self.bucket is not None and not self.bucket.has_token(now)
+        self.set_may_begin()
+        return not self.waits_for_token
 
     def set_canary(self, canary: Canary | None) -> None:
         """Try new programs in one slot first, or not."""

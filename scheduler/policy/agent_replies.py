@@ -168,7 +168,7 @@ def agent_said(state: State, slot: Slot, keyword: bytes, text: bytes, now: float
             _show(state, slot, "", text, now)
         case protocol.DEBUG:
             _show(state, slot, f"DEBUG[{slot.number}]: ", text, now)
-        case protocol.FAIL | protocol.BLOCKED:
+        case protocol.FAIL | protocol.FAIL_FOR_GOOD | protocol.BLOCKED:
             _end_item(state, slot, keyword, text, now)
         case protocol.RESULT:
             _keep_result(state, slot, text, now)
@@ -226,13 +226,13 @@ def _warn_of_no_item(state: State, slot: Slot, keyword: bytes, last: Job | None,
 
 def _end_item(state: State, slot: Slot, keyword: bytes, text: bytes, now: float) -> None:
     """Keep why the item fails, or cannot be done now, until its end; of several reasons all but the last are logged."""
-    word, is_failure = keyword.decode(), keyword == protocol.FAIL
+    word, is_failure = keyword.decode(), keyword != protocol.BLOCKED
     before = slot.failed if is_failure else slot.blocked
     if _charge_output(state, slot, text, now) and before is not None:
         state.log(slot, "ERROR" if is_failure else "WARNING", f"{word} {before}")
     why = printable(text) or f"the agent said {word}"
     if is_failure:
-        slot.say_item_failed(why)
+        slot.say_item_failed(why, for_good=keyword == protocol.FAIL_FOR_GOOD)
     else:
         slot.say_item_blocked(why)
 
@@ -261,6 +261,8 @@ def ask_next(state: State, slot: Slot) -> None:
 def agent_stderr(state: State, slot: Slot, data: bytes, now: float) -> None:
     """Log each line on stderr, tagged with the slot."""
     for line in slot.output.stderr_lines(data, now):
+        if slot.job is not None:
+            slot.output.note_error(line, slot.total)
         if _charge_output(state, slot, line, now):
             state.log(slot, "STDERR", line)
             state.emit(Echo(f"STDERR[{slot.number}]: {printable(line)}"))

@@ -80,7 +80,7 @@ class Claims:
         pools = list(pools)
         wanted: list[ClaimRequest] = []
         for pool in pools:
-            if pool.may_begin and pool.blocked_until == 0.0 and not (pool.stops_jobs and pool.is_cut_off):
+            if not pool.is_stopped and pool.blocked_until == 0.0 and not (pool.stops_jobs and pool.is_cut_off):
                 of_pool = self._of_pool if pool.queues.filters is None else self._of_filters
                 wanted += of_pool(pool, left, hosts, timers)
         self._rotation += 1

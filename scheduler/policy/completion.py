@@ -14,7 +14,7 @@ from typing import Final
 from scheduler.model.config import AgentType, Scheduler
 from scheduler.model.counters import BIN_BOUNDS, BOUNDS
 from scheduler.model.events_and_effects import JobEnded, LetGo, Signal
-from scheduler.model.protocol import Item, printable
+from scheduler.model.protocol import Item, printable, shown_item
 from scheduler.model.queue_requests import End, ItemFailure, SaveRow
 from scheduler.model.states import (
     BIT_FAILURE,
@@ -113,10 +113,12 @@ def fail_item(state: State, slot: Slot, job: Job, reason: str, now: float, *, fi
         else:
             _try_again(state, slot, job, job.query, item, spared=_is_spared(slot, job.query, item))
     elif job.query is None:
-        job.fail(reason, slot.counted)
+        job.fail(reason, slot.counted, for_good=slot.fails_for_good)
     elif final or not _is_spared(slot, job.query, item):
         _record_failure(state, slot, job, job.query, item, reason)
     elif job.verdict is None:
+        said = "" if reason == job.logged else f"{reason}; "
+        state.log(slot, "WARNING", f"{said}tried once more, alone in a new process: {shown_item(item)}")
         _try_again(state, slot, job, job.query, item, spared=False)
 
 
@@ -134,11 +136,11 @@ def _record_failure(state: State, slot: Slot, job: Job, query: JobQuery, item: I
     key = None if item.key is None else printable(item.key)
     row = ItemFailure(job.pk, job.attempt, key, kept, slot.host.name, slot.pool.name, slot.pid, reason)
     job.item_failed(query, item, row, slot.counted)
-    state.log(slot, "ERROR", f"item failed: {reason}: {kept[:200]}")
+    state.log(slot, "ERROR", f"item failed: {reason}: {shown_item(item)}")
 
 
-def lose_item(state: State, slot: Slot, why: str, now: float, *, interrupted: bool = False) -> None:
-    """End the item in hand of a dead process, or `interrupted`: of one whose link is lost."""
+def lose_item(state: State, slot: Slot, why: str, now: float, words: str = "", *, interrupted: bool = False) -> None:
+    """End the item in hand of a dead process, whose last line on stderr `words` is; `interrupted`: its link is lost."""
     job = slot.job
     if job is None:
         return
@@ -155,9 +157,19 @@ def lose_item(state: State, slot: Slot, why: str, now: float, *, interrupted: bo
         elif slot.blocked is not None:
             block_job(state, slot, job, _condition_said(slot.blocked))
         else:
-            why = why if slot.failed is None else slot.failed
-            fail_item(state, slot, job, why, now, final=slot.failed is not None)
+            fail_item(state, slot, job, slot.failed or _with_words(job, why, words), now, final=slot.failed is not None)
     take_item_from(state, slot, job, now)
+
+
+def _with_words(job: Job, why: str, words: str) -> str:
+    """Return why the agent of a job died, with its last line on stderr; the daemon's own log gets no output."""
+    if not words:
+        return why
+    job.set_last_words(words)
+    said = f"{why}: {words}"
+    if job.logged == why:  # the log has both
+        job.set_logged(said)
+    return said
 
 
 def _is_slots_fault(slot: Slot, job: Job) -> bool:
@@ -181,7 +193,7 @@ def _interrupt(state: State, slot: Slot, job: Job, why: str) -> None:
         if query.count_loss(slot.is_second_try) > job.rules.max_interruptions:
             _record_failure(state, slot, job, query, item, why)
         elif job.verdict is None:
-            state.log(slot, "WARNING", f"interrupted: {why}; the item is tried again")
+            state.log(slot, "WARNING", f"interrupted: {why}; the item is tried again: {shown_item(item)}")
             _try_again(state, slot, job, query, item, spared=_is_spared(slot, query, item))
     elif job.rules.interruptions >= job.rules.max_interruptions:
         job.fail(f"interrupted more than {job.rules.max_interruptions} times: {why}", slot.counted)
@@ -231,9 +243,7 @@ def conclude(state: State, job: Job, now: float) -> None:
     else:
         ended, text = row.state, row.text or ""
         if row.outcome in ("failed", "retry", "blocked") and not text.startswith(BLOCKED_BY):
-            if row.text != job.logged:
-                state.log_job(job, "ERROR", row.text or row.outcome)
-            state.log_message("warning", f"{row.outcome}: {row.text} job={job.pk}{job.trace} agent={pool.name}")
+            _log_failure(state, job, row)
         elif job.interrupted and row.state == QUEUED:
             count = f"interruption {row.interruptions} of {job.rules.max_interruptions}"
             state.log_job(job, "WARNING", f"interrupted: {row.text}; queued again, {count}")
@@ -245,6 +255,21 @@ def conclude(state: State, job: Job, now: float) -> None:
     pool.ran.total += seconds
     if state.reports_ends:
         state.emit(JobEnded(job.pk, pool.name, ended, text))
+
+
+def _log_failure(state: State, job: Job, row: SaveRow) -> None:
+    """Log why an attempt failed and what comes next; the log of the job has the reason already if its agent died."""
+    text = row.text or row.outcome or ""
+    following = ""
+    if row.outcome == "retry":
+        retries = job.rules.retries or job.pool.kind.retries
+        following = f"queued again, retry {row.failures} of {retries} in at most {row.retry_in:g} s"
+    if text != job.logged:
+        state.log_job(job, "ERROR", f"{text}; {following}" if following else text)
+    elif following:
+        state.log_job(job, "WARNING", following)
+    text = text.removesuffix(f": {job.last_words}") if job.last_words else text
+    state.log_message("warning", f"{row.outcome}: {text} job={job.pk}{job.trace} agent={job.pool.name}")
 
 
 def _shortened(row: SaveRow) -> SaveRow:
@@ -404,12 +429,17 @@ def _slice(job: Job, query: JobQuery, now: float) -> SaveRow:
 
 
 def _failure(job: Job, now: float, timers: Scheduler, text: str) -> SaveRow:
-    """Judge a failure of the job as a whole: it is tried again while it has retries, its own or those of its type."""
+    """Judge a failure of the job as a whole: it is tried again while it has retries, its own or those of its type.
+
+    What its agent fails for good with `FAIL!` is not. One that has ended its agent more than once goes to the end of
+    its queue: the next start of an agent, which may take long, is for others.
+    """
     failures, kind = job.rules.failures + 1, job.pool.kind
-    if failures > (job.rules.retries or kind.retries):
+    if job.fails_for_good or failures > (job.rules.retries or kind.retries):
         return _row(job, now, FAILED, "failed", text, failures=failures)
     delay = retry_delay(kind, timers, failures)
-    return _row(job, now, QUEUED, "retry", text, failures=failures, retry_in=delay, jitter=kind.retry_jitter)
+    back = job.has_ended_agent and failures > 1
+    return _row(job, now, QUEUED, "retry", text, failures=failures, retry_in=delay, jitter=kind.retry_jitter, back=back)
 
 
 def retry_delay(kind: AgentType, timers: Scheduler, failures: int) -> float:
@@ -428,7 +458,7 @@ def _row(
 ) -> SaveRow:  # fmt: skip
     check_move(QUEUED if job.is_recorded else RUNNING if job.marked else CLAIMED, state)
     host, agent, pid = job.where or (None, None, None)
-    done, failed, total, checkpoint = _counts(job, state, counted, is_slice=back)
+    done, failed, total, checkpoint = _counts(job, state, counted, is_slice=outcome == "slice")
     bits = None
     if state == DONE:
         bits = BIT_SUCCESS | (BIT_NONFATAL if job.nonfatal or job.failed else 0)

@@ -426,5 +426,6 @@ _ON_DEADLINE: Final[dict[str, Callable[[State, float], None]]] = {
     d.ROOM: _retry_starving,
     d.SHORTAGE: processes.try_more,
     d.RATES: _claim_again,
+    d.ITEM_RATES: State.refill,
     d.TIME_LIMITS: completion.end_late_jobs,
 }

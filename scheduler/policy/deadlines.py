@@ -20,6 +20,7 @@ ROOM: Final = "room"  # a starving type may find room, or take it
 SHORTAGE: Final = "shortage"  # more agents are tried on a host that could start no more
 STARTS: Final = "starts"  # agents beyond those that one tick may start
 RATES: Final = "rates"  # a queue may start more jobs
+ITEM_RATES: Final = "item rates"  # a type may give out more items
 TIME_LIMITS: Final = "time limits"  # the soonest of all jobs
 
 
@@ -30,7 +31,8 @@ class Deadlines:
 
     def __init__(self) -> None:
         names = (
-            LEASE, SLOTS, MARK, OUTPUT, GATHER, LOCKS, RECORD, PROGRESS, ROOM, SHORTAGE, STARTS, RATES, TIME_LIMITS,
+            LEASE, SLOTS, MARK, OUTPUT, GATHER, LOCKS, RECORD, PROGRESS, ROOM, SHORTAGE, STARTS, RATES, ITEM_RATES,
+            TIME_LIMITS,
         )  # fmt: skip
         self.at = dict.fromkeys(names, NEVER)
 

@@ -122,6 +122,8 @@ def assign(state: State, slot: Slot, run_queue: AnyQueue[Job], now: float) -> by
     """Assign the next item of a run queue to a slot, and return its line."""
     job, item = run_queue.pop(next(state.tickets))
     slot.take(job, item, run_queue is slot.host_queue, now)
+    if slot.pool.bucket is not None:
+        state.take_token(slot.pool, now)
     if job.assigned():
         state.job_began(job, slot, now)
     if job.query is not None and job.waiting <= job.query.low:
@@ -138,11 +140,13 @@ def _second_tries(slot: Slot) -> Iterator[SecondTry]:
             yield entry
 
 
-def _assign_second_try(slot: Slot, entry: SecondTry, now: float) -> bytes:
+def _assign_second_try(state: State, slot: Slot, entry: SecondTry, now: float) -> bytes:
     """Assign an item whose first agent died to a fresh process, and return its line."""
     slot.pool.remove_second_try(entry)
     job, item, host = entry
     slot.take(job, item, host is not None, now, is_second_try=True)
+    if slot.pool.bucket is not None:
+        state.take_token(slot.pool, now)
     job.assigned_again()
     return item.line
 
@@ -237,6 +241,8 @@ def recall_prefetched(state: State, slot: Slot, now: float) -> None:
 def assign_to_idle(state: State, pool: Pool, now: float) -> None:
     """Assign items to idle agents."""
     for slot in _idle(pool):
+        if not pool.may_begin:
+            break  # that was the last item that its rate allows
         if not (pool.second_tries or slot.any_queue.first or slot.host_queue.first):
             if [run_queue for run_queue in pool.queues.all() if run_queue.first]:
                 continue  # others may take it
@@ -249,7 +255,7 @@ def assign_to_idle(state: State, pool: Pool, now: float) -> None:
             end_agent(state, slot, now)
             continue
         if again is not None:
-            line = _assign_second_try(slot, again, now)
+            line = _assign_second_try(state, slot, again, now)
         else:
             assert run_queue is not None
             line = assign(state, slot, run_queue, now)
@@ -333,6 +339,8 @@ def _start_for(state: State, pool: Pool, run_queue: RunQueue[Job], again: list[J
         coming = sum(slot.state in (ST_PREP, ST_SPAWNED) and run_queue.suits(slot.host.name) for slot in pool.slots)
     while coming < len(again) or _has_more_than(run_queue, 0 if pool.is_exec else coming - len(again)):
         job = first_job(run_queue) or again[0]
+        if not pool.may_begin:
+            return False  # its rate of items allows no more now; then it is scheduled again
         if not state.may_start(pool, now):
             return True
         slot = _find_or_make_room(state, pool, run_queue, job, now)
@@ -426,7 +434,7 @@ def _start(state: State, slot: Slot, run_queue: RunQueue[Job], cause: Job, now: 
         state.emit(Spawn(slot.number, slot.serial, pool.name, host.name, program=program))
         return
     if (again := next(_second_tries(slot), None)) is not None:
-        _assign_second_try(slot, again, now)
+        _assign_second_try(state, slot, again, now)
     else:
         assign(state, slot, run_queue, now)
     job, item = slot.job, slot.item

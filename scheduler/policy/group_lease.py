@@ -295,7 +295,7 @@ def drain(state: State, event: e.Drain, now: float) -> None:
     let_go_detached(state, now)
     completion.give_back_all(state, completion.RESTART, now, completion.is_untouched)
     for job in [job for job in state.jobs.values() if job.query is not None and job.verdict is None]:
-        if job.rules.key is not None or state.draining > 1 or not job.pool.may_begin:
+        if job.rules.key is not None or state.draining > 1 or job.pool.is_stopped:
             completion.give_back(state, job, completion.RESTART, now)
     state.set_assigning(_may_assign(state, now))
     _end_idle(state, now)

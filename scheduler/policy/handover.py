@@ -246,6 +246,7 @@ def restore(state: State, snapshot: Snapshot, now: float) -> None:
     for name, each in snapshot.get("types", {}).items():
         if (pool := state.pools.get(name)) is not None:
             pool.restore(each)
+    state.refill(now)
     for each in snapshot.get("jobs", ()):
         job = state.jobs[each["pk"]] = Job.restored(each, state.pools[each["type"]])
         if job.query is not None:

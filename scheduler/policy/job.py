@@ -18,7 +18,8 @@ VARIABLE: Final = b"DROVER_VAR_"  # before the name: else a job could set PATH, 
 VARIABLES: Final = b"DROVER_VARIABLES"  # JSON
 PLAIN_FIELDS: Final = (  # of a snapshot, as they are
     "deadline", "succeeded", "started", "marked", "is_recorded", "pieces", "done", "failed", "shown", "busy",
-    "nonfatal", "interrupted", "failure", "logged", "code", "signal", "result",
+    "nonfatal", "interrupted", "failure", "fails_for_good", "has_ended_agent", "last_words", "logged", "code", "signal",
+    "result",
 )  # fmt: skip
 
 
@@ -55,6 +56,9 @@ class Job:
     trace = ""  # for log lines: the trace that it belongs to, behind a blank
     interrupted = False  # its query lost its connection: that costs an allowance
     failure: str | None = None  # why a one-parameter job failed
+    fails_for_good = False  # its agent said FAIL!
+    has_ended_agent = False  # a line agent died of it, or was killed for it
+    last_words = ""  # at the end of that: the last line of its agent on stderr
     logged: str | None = None  # why its agent died, if drover.log has that
     code: int | None = None
     signal: str | None = None
@@ -167,13 +171,14 @@ class Job:
         """Note that a connection or a host was lost under it."""
         self.interrupted = True
 
-    def fail(self, reason: str, counted: int | None) -> None:
+    def fail(self, reason: str, counted: int | None, *, for_good: bool = False) -> None:
         """Note why a one-parameter job fails, and how many items its agent has counted."""
-        self.failure, self.done = reason, counted or 0
+        self.failure, self.done, self.fails_for_good = reason, counted or 0, for_good
 
     def agent_died(self, seconds: float, counted: int | None) -> None:
         """Count the time of an agent, and of a one-parameter job the items that it has counted."""
         self.busy += seconds
+        self.has_ended_agent = not self.pool.is_exec
         if self.query is None:
             self.done = counted or 0
 
@@ -181,6 +186,9 @@ class Job:
         """Note how the process of a one-parameter job ended."""
         if self.query is None:
             self.code, self.signal = code, signal
+
+    def set_last_words(self, words: str) -> None:
+        self.last_words = words
 
     def set_logged(self, why: str) -> None:
         self.logged = why

@@ -20,6 +20,8 @@ PIECE: Final = 1 << 18  # characters of one row, so that no statement takes long
 LINE_BYTES: Final = 64  # that a line costs whatever is in it
 STDERR_LINE: Final = 8192  # bytes
 SHOWN_BYTES: Final = 256  # of a line, enough for a message
+LAST_LINE: Final = 200  # characters of the last line on stderr, in the reason why an item failed
+_KEPT_END: Final = 1024  # bytes in which that line is looked for
 _Decoder = getincrementaldecoder("utf-8")
 _MOST_OF_REST: Final = 3  # bytes of a character without its first
 
@@ -29,6 +31,13 @@ class Piece(NamedTuple):
 
     stream: str
     text: str
+
+
+def last_line_of(data: bytes) -> str:
+    """Return the last line that is not blank, cut if it is long; a carriage return ends a line too."""
+    lines = [line for line in printable(data).replace("\r", "\n").split("\n") if not line.isspace()]
+    last = next(filter(None, reversed(lines)), "").strip()
+    return last if len(last) <= LAST_LINE else f"{last[:LAST_LINE]}..."
 
 
 class Capture:
@@ -60,6 +69,11 @@ class Capture:
             self._waiting.append(Piece(stream, text))
         return bool(self._waiting)
 
+    @property
+    def last_error(self) -> str:
+        """Return the last line on stderr, cut; empty if there is none."""
+        return last_line_of(self._streams["err"].newest) if "err" in self._streams else ""
+
     def take(self) -> list[Piece]:
         """Return what is to be stored now, each piece once."""
         taken, self._waiting = self._waiting, []
@@ -76,25 +90,29 @@ class Capture:
 
 
 class _Stream:
-    __slots__ = ("_decoder", "_dropped", "_head_left", "_tail", "_tail_most")
+    __slots__ = ("_decoder", "_dropped", "_head_left", "_tail", "_tail_most", "newest")
 
     def __init__(self, limit: int) -> None:
         self._head_left, self._tail_most = limit // 2, limit - limit // 2
         self._decoder = _Decoder("backslashreplace")
         self._tail = bytearray()
         self._dropped = 0
+        self.newest = b""  # what came last, whether it is kept or not
 
     def snapshot(self) -> dict[str, Any]:
         unfinished, _ = self._decoder.getstate()
         sizes = {"head_left": self._head_left, "tail_most": self._tail_most, "dropped": self._dropped}
-        return {**sizes, "unfinished": unfinished.decode(BYTES), "tail": self._tail.decode(BYTES)}
+        texts = {"unfinished": unfinished, "tail": bytes(self._tail), "newest": self.newest}
+        return {**sizes, **{name: text.decode(BYTES) for name, text in texts.items()}}
 
     def restore(self, snapshot: Snapshot) -> None:
         self._head_left, self._tail_most = int(snapshot["head_left"]), int(snapshot["tail_most"])
         self._dropped, self._tail = int(snapshot["dropped"]), bytearray(snapshot["tail"].encode(BYTES))
         self._decoder.setstate((snapshot["unfinished"].encode(BYTES), 0))
+        self.newest = snapshot.get("newest", "").encode(BYTES)
 
     def add(self, data: bytes) -> str:
+        self.newest = (self.newest + data[-_KEPT_END:])[-_KEPT_END:]
         head, rest = data[: self._head_left], data[self._head_left :]
         self._head_left -= len(head)
         text = self._decoder.decode(head)
@@ -122,8 +140,8 @@ class AgentOutput:
     """Output of the process of a slot that was not processed yet."""
 
     __slots__ = (
-        "_counted_item", "at", "in_place_of_ok", "is_cut", "is_statement_running", "item_bytes", "partial_line",
-        "partial_stderr", "statement_bytes", "statements",
+        "_counted_item", "_error", "_error_item", "at", "in_place_of_ok", "is_cut", "is_statement_running",
+        "item_bytes", "partial_line", "partial_stderr", "statement_bytes", "statements",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -137,6 +155,7 @@ class AgentOutput:
         self.item_bytes = 0  # about one item
         self.is_cut = False  # more than its limit: the rest is left out
         self._counted_item = 0
+        self._error, self._error_item = b"", 0  # the last line on stderr, and the number of the item then
 
     def snapshot(self) -> dict[str, Any]:
         """Return all of it."""
@@ -190,6 +209,15 @@ class AgentOutput:
             self.partial_stderr = b""
         self.at = now
         return lines
+
+    def note_error(self, line: bytes, item: int) -> None:
+        """Keep the last line on stderr while an agent works on an item, which has a number of its own."""
+        if line and not line.isspace():
+            self._error, self._error_item = line[-_KEPT_END:], item
+
+    def error_about(self, item: int) -> str:
+        """Return the last line on stderr about this item, cut; empty if there is none."""
+        return last_line_of(self._error) if self._error_item == item else ""
 
     def count(self, size: int, item: int) -> int:
         """Count a line about an item, which has a number of its own; return the bytes about it before."""

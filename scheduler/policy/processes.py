@@ -153,7 +153,7 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     if event.left:
         _note_left(state, slot, event.why)
     how = _how(slot, event)
-    _read_rest(state, slot, now)
+    words = _read_rest(state, slot, now)
     if slot.is_unsent and slot.job is not None:  # it was assigned an item in this turn, and died without it
         state.withdraw_line(slot)
         _put_back_unsent(state, slot, now)
@@ -161,9 +161,9 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     if slot.job is not None:
         slot.job.exited(event.code, event.signal)
     if slot.state == s.ST_RUNNING and slot.pool.is_exec and slot.job is not None:
-        _exec_ended(state, slot, slot.job, event, how, now)
+        _exec_ended(state, slot, slot.job, event, how, words, now)
     else:
-        _died(state, slot, how, now, lost=event.lost)
+        _died(state, slot, how, "" if event.lost else words, now, lost=event.lost)
     if event.left:
         slot.blame(True)  # whatever it had in hand: else ever more of them could be started, and left
     _process_ended(state, slot, now, s.GONE)
@@ -204,8 +204,11 @@ def _status(event: e.Gone) -> str:
     return f"{event.code}: {event.why}" if event.why else f"{event.code}"
 
 
-def _read_rest(state: State, slot: Slot, now: float) -> None:
-    """Act on what a dead process printed last without a newline, and store the rest of its output."""
+def _read_rest(state: State, slot: Slot, now: float) -> str:
+    """Act on what a dead process printed last without a newline, and store the rest of its output.
+
+    Return the last line of what it printed on stderr about its item, which most often says why that failed.
+    """
     if last := slot.output.last_line():
         slot.starve()
         if slot.wanted is not s.DIE:
@@ -214,6 +217,8 @@ def _read_rest(state: State, slot: Slot, now: float) -> None:
         agent_replies.agent_stderr(state, slot, b"\n", now)
     if (capture := state.end_capture(slot)) is not None:  # who follows it is notified of the end of the job
         _store(state, slot, capture.end(), is_over=slot.job is not None and slot.job.query is None)
+        return capture.last_error
+    return slot.output.error_about(slot.total)
 
 
 def _kind_of_end(slot: Slot, event: e.Gone) -> str:
@@ -225,7 +230,7 @@ def _kind_of_end(slot: Slot, event: e.Gone) -> str:
     return "exited" if slot.pool.is_exec and event.signal is None else "died"
 
 
-def _exec_ended(state: State, slot: Slot, job: Job, event: e.Gone, how: str, now: float) -> None:
+def _exec_ended(state: State, slot: Slot, job: Job, event: e.Gone, how: str, words: str, now: float) -> None:
     """End the item of an exec agent that exited, whatever its status; that does not count against the slot."""
     slot.blame(False)
     if event.code == 0:
@@ -237,12 +242,14 @@ def _exec_ended(state: State, slot: Slot, job: Job, event: e.Gone, how: str, now
         completion.lose_item(state, slot, how, now, interrupted=True)
     else:
         reason = f"exit status {_status(event)}" if event.signal is None else f"killed by {event.signal}"
-        completion.lose_item(state, slot, reason, now)
+        completion.lose_item(state, slot, reason, now, "" if event.why or slot.wanted is s.DIE else words)
 
 
-def _died(state: State, slot: Slot, how: str, now: float, *, lost: bool) -> None:
+def _died(state: State, slot: Slot, how: str, words: str, now: float, *, lost: bool) -> None:
     """Log a death, unless we asked for it, and settle the item."""
-    if slot.wanted is not s.DIE:
+    if slot.wanted is s.DIE:
+        words = ""
+    else:
         if slot.state == s.ST_READY:
             slot.set_about_job(None)  # the job that it had last has nothing to do with this
         if not lost or slot.job is None:  # else the log is told of the interruption
@@ -250,7 +257,7 @@ def _died(state: State, slot: Slot, how: str, now: float, *, lost: bool) -> None
         slot.say("warning", how)
     if slot.death_counts:
         slot.pool.set_reason(how)
-    completion.lose_item(state, slot, how, now, interrupted=lost)
+    completion.lose_item(state, slot, how, now, words, interrupted=lost)
 
 
 def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:

@@ -152,6 +152,8 @@ def _take_type(state: State, name: str, old: Config, new: Config, now: float) ->
     if pool is not None and before is not None and kind is not None and before.kind == kind.kind:
         _enable(state, pool, _merged(before, kind, {"enabled": pool.enabled})["enabled"], now)
         pool.set_kind(kind)
+        state.refill(now)  # another rate of items, or none, is for those that wait too
+        state.mark_dirty(pool)
         _dismiss_old_processes(state, pool, before, old, now)
     else:
         was_enabled = pool is not None and pool.enabled

@@ -31,8 +31,8 @@ from scheduler.policy.run_queue import RunQueue
 
 PLAIN_FIELDS: Final = (  # of a snapshot, as they are
     "serial", "since", "deadline", "starts", "spawns", "total", "reason", "pid", "born", "about_job", "death_counts",
-    "is_up", "items", "clogged_until", "ahead", "is_second_try", "is_bound", "assigned_at", "failed", "blocked",
-    "counted",
+    "is_up", "items", "clogged_until", "ahead", "is_second_try", "is_bound", "assigned_at", "failed", "fails_for_good",
+    "blocked", "counted",
 )  # fmt: skip
 LEAST_GRACE: Final = 1.0  # seconds from one SIGKILL to the next of the same process
 
@@ -53,9 +53,10 @@ class Slot:
 
     __slots__ = (
         "about_job", "ahead", "any_queue", "assigned_at", "blocked", "born", "clogged_until", "counted", "deadline",
-        "death_counts", "failed", "host", "host_queue", "is_bound", "is_removed", "is_second_try", "is_unsent",
-        "is_up", "item", "items", "job", "number", "output", "pace", "pid", "pool", "prefetched", "reason", "record",
-        "serial", "shown", "since", "slots", "spawns", "starts", "state", "timeouts", "total", "wanted", "where",
+        "death_counts", "failed", "fails_for_good", "host", "host_queue", "is_bound", "is_removed", "is_second_try",
+        "is_unsent", "is_up", "item", "items", "job", "number", "output", "pace", "pid", "pool", "prefetched", "reason",
+        "record", "serial", "shown", "since", "slots", "spawns", "starts", "state", "timeouts", "total", "wanted",
+        "where",
     )  # fmt: skip
 
     def __init__(
@@ -112,6 +113,7 @@ class Slot:
         self.is_bound = False  # the item may run on this host only
         self.assigned_at = 0.0
         self.failed: str | None = None
+        self.fails_for_good = False  # it said FAIL!
         self.blocked: str | None = None
         self.counted: int | None = None
 
@@ -370,8 +372,8 @@ class Slot:
     def unbind(self) -> None:
         self.is_bound = False
 
-    def say_item_failed(self, why: str) -> None:
-        self.failed = why
+    def say_item_failed(self, why: str, *, for_good: bool) -> None:
+        self.failed, self.fails_for_good = why, for_good
 
     def say_item_blocked(self, why: str) -> None:
         self.blocked = why

@@ -14,13 +14,13 @@ from typing import Final
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.model.counters import Counted, add
 from scheduler.model.events_and_effects import CloseQuery, ConnectionKind, Effect, Expand, Fetch, LogMessage, Send
-from scheduler.model.protocol import printable
+from scheduler.model.protocol import printable, shown_item
 from scheduler.model.queue_requests import PLAIN, LogRow
 from scheduler.model.states import NEVER, NO_LIMIT, ST_FAIL, QueryEvent, QueryState
 from scheduler.policy.attachments import Attachments
 from scheduler.policy.capacity import HostState, QueueState
 from scheduler.policy.claims import Claims
-from scheduler.policy.deadlines import LEASE, MARK, RATES, STARTS, TIME_LIMITS, Deadlines
+from scheduler.policy.deadlines import ITEM_RATES, LEASE, MARK, RATES, STARTS, TIME_LIMITS, Deadlines
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.outbox import Outbox
 from scheduler.policy.output_buffers import Capture
@@ -204,6 +204,23 @@ class State:
     def wait_for_rates(self, now: float) -> None:
         """Claim again when the first rate limit has room that has none now."""
         self.deadlines.set(RATES, min([rates.next_at(now) for rates in self.rated.values()]))
+
+    def take_token(self, pool: Pool, now: float) -> None:
+        """Count an item that an agent gets for the rate of items of its type; after the last none is given out."""
+        assert pool.bucket is not None
+        pool.bucket.take(now)
+        if not pool.look_for_token(now):
+            self.deadlines.bring_forward(ITEM_RATES, pool.bucket.next_at())
+
+    def refill(self, now: float) -> None:
+        """Give out items again of the types that have tokens, and find out when the others have."""
+        for pool in self.pools.values():
+            if pool.bucket is None or not pool.waits_for_token:
+                continue
+            if pool.look_for_token(now):
+                self.mark_dirty(pool)
+            else:
+                self.deadlines.bring_forward(ITEM_RATES, pool.bucket.next_at())
 
     def set_may_want_more(self, may_claim: bool) -> None:
         """Note whether there may be more to claim than when that was last asked."""
@@ -451,10 +468,12 @@ class State:
         self.outbox.log(LogRow(job, kind, slot.host.name, slot.pool.name, slot.pid, message))
 
     def log_death(self, slot: Slot, why: str, *, killed: bool) -> None:
-        """Write to drover.log why an agent died or is killed; the end of its job need not repeat it."""
-        self.log(slot, "ERROR", f"{why}; killed" if killed else why)
-        if slot.job is not None:
-            slot.job.set_logged(why)
+        """Write to drover.log why an agent died or is killed, with which row; the end of its job need not repeat it."""
+        job, text = slot.job, f"{why}; killed" if killed else why
+        had = f": it had {shown_item(slot.item)}" if job is not None and job.query is not None and slot.item else ""
+        self.log(slot, "ERROR", text + had)
+        if job is not None:
+            job.set_logged(why)
 
     def log_job(self, job: Job, kind: str, text: str) -> None:
         """Write a line about a job to drover.log; of a job of one parameter with the process that had it last."""

@@ -1,5 +1,6 @@
 """Claims about the two libraries for agents: small agents that use them, as processes between pipes."""
 
+import json
 import os
 import signal
 import sys
@@ -43,6 +44,7 @@ def python_agent(tmp_path: Path, body: str) -> Agent:
         ("drover_agent.result({'a': 'ä'})", [rb'RESULT {"a":"\u00e4"}']),
         ("item.blocked('tape', 'wait')", [b"BLOCKED tape wait"]),
         ("item.fail(str(item.get('b')))", [b"FAIL None"]),
+        ("item.fail('no JSON', final=True)", [b"FAIL! no JSON"]),
         ("print('hello'); drover_agent.log(str('b' in item))", [b"hello", b"LOG False"]),
         ("continue", []),
     ],
@@ -161,6 +163,7 @@ while drover_next; do
     drover_error "two
 lines"; drover_warning a  b; drover_fatal x; drover_echo y; drover_event z; drover_success; drover_heartbeat
     drover_items_processed 3; drover_result '{}'; drover_blocked tape later; drover_fail "no $(drover_get a)"
+    drover_fail_final "no $(drover_get a)"
     drover_done
 done
 """
@@ -171,4 +174,55 @@ def test_each_function_of_the_shell_library_prints_its_line(tmp_path: Path) -> N
         assert agent.work(b'a="good"') == [
             b"ERROR two lines", b"WARNING a b", b"FATAL x", b"ECHO y", b"EVENT z", b"Success", b"Heartbeat",
             b"ItemsProcessed 3", b"RESULT {}", b"BLOCKED tape later", b"FAIL no good",
+            b"FAIL! no good",
         ]  # fmt: skip
+
+
+SAVES = """#!/bin/sh
+. "$LIBRARY"
+drover_ready
+while drover_next; do
+    drover_value b || DROVER_VALUE=$DROVER_LINE
+    if drover_db save id 7 text "$DROVER_VALUE" --null note; then
+        drover_row_value size
+        drover_log "$? $DROVER_VALUE of $DROVER_ROWS for $DROVER_LINE"
+    else
+        drover_fail "not saved: $DROVER_ERROR"
+    fi
+    drover_done
+done
+"""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "", " ", "two words", "$(id) `id` ${HOME} \\ \" ' ;", "\n\n", "end\n", "\r\t\x01\x1b\x7f", "ä€𝄞", "* ? [a]",
+        "-n", "\\u", 'a long one: "\\\n\t\x01é' * 110 + "\n",
+    ],
+)  # fmt: skip
+def test_a_value_reaches_a_statement_unchanged_from_shell(value: str, tmp_path: Path) -> None:
+    with shell_agent(tmp_path, "", SAVES) as agent:
+        agent.say(record({"b": value.encode()}))
+        said = agent.hear()
+        assert said.startswith(b"DB: save ")
+        assert json.loads(said.removeprefix(b"DB: save ")) == {"id": "7", "text": value, "note": None}
+
+
+def test_a_statement_from_shell_returns_its_rows_and_its_error(tmp_path: Path) -> None:
+    with shell_agent(tmp_path, "", SAVES) as agent:
+        agent.say(b'b="1"')
+        agent.hear()
+        agent.say(b'size="3"\nsize="4"\nOK')
+        assert [agent.hear(), agent.hear()] == [b'LOG 0 3 of size="3" size="4" for b="1"', b"OK"]
+        agent.say(b'b="1"')
+        agent.hear()
+        agent.say(b"ERROR no such table\nOK")
+        assert [agent.hear(), agent.hear()] == [b"FAIL not saved: no such table", b"OK"]
+
+
+def test_a_statement_from_shell_with_a_value_too_long_for_a_line_fails_and_the_agent_lives(tmp_path: Path) -> None:
+    with shell_agent(tmp_path, "", SAVES) as agent:
+        assert agent.work(b"x" * 1_048_560) == [
+            b"FAIL not saved: the line would have 1 MiB or more, which is the limit"
+        ]

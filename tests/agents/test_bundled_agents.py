@@ -138,8 +138,8 @@ def test_a_file_that_cannot_be_read_fails_its_item_only(name: str, tmp_path: Pat
         assert agent.work(place + b"/none") == [b"FAIL " + place + b"/none: No such file or directory"]
         assert agent.work(place) == [b"FAIL " + place + b": not a regular file"]
         assert agent.work(place + b"/fifo") == [b"FAIL " + place + b"/fifo: not a regular file"]
-        assert agent.work(place + b"/a\0b") == [b"FAIL embedded null byte"]
-        assert agent.work(record({"pk": b"1", "path": None})) == [b"FAIL the item has no column path, or it is NULL"]
+        assert agent.work(place + b"/a\0b") == [b"FAIL! embedded null byte"]
+        assert agent.work(record({"pk": b"1", "path": None})) == [b"FAIL! the item has no column path, or it is NULL"]
         assert agent.work(record({"path": place + b"/none"}))[0].startswith(b"FAIL ")
 
 

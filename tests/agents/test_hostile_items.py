@@ -144,7 +144,7 @@ def test_file_agent_fails_an_item_too_long_to_be_saved_and_lives(name: str, colu
     line = record({column: bytes(tmp_path / "file"), "a": "ä".encode() * 300_000})
     with bundled(name, "--save", "save") as agent:
         (said,) = agent.work(line)
-        assert said.startswith(b"FAIL a line of 18")
+        assert said.startswith(b"FAIL! a line of 18")
 
 
 MISTAKEN = """#!/usr/bin/env python3

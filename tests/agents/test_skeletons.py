@@ -73,8 +73,19 @@ def test_every_skeleton_fails_an_item_and_goes_on(
         assert agent.hear() == b"OK"
         for bad in (b"/no/such", bytes(tmp_path), record({"path": b"/no/such"}), record({"other": b"1"})):
             (said,) = agent.work(bad)
-            assert said.startswith(b"FAIL "), (bad, said)
+            assert said.startswith((b"FAIL ", b"FAIL! ")), (bad, said)
         assert agent.work(bytes(tmp_path / "empty")) == [b'RESULT {"lines":0}']
+
+
+@languages
+def test_every_skeleton_says_which_failures_are_final(
+    language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hopeless = {"path": b""} if language == "c" else {"other": b"1"}
+    with Agent([skeleton(tmp_path, language, monkeypatch)]) as agent:
+        assert agent.hear() == b"OK"
+        assert agent.work(record(hopeless))[0].startswith(b"FAIL! ")
+        assert agent.work(b"/no/such")[0].startswith(b"FAIL ")
 
 
 @pytest.mark.parametrize("name", ["", "1st", "a b", "../up", "a.b", "ä"])

@@ -48,7 +48,7 @@ READS_BLOCKED: Final = "reads all blocked jobs"
 JOB: Final = [
     Case("job_reason", jobs=OF_JOB),
     *(Case(name, jobs=SOME) for name in (
-        "job_facts", "job_attempts", "job_keepers", "job_parents", "job_children", "failed_items",
+        "job_facts", "job_attempts", "job_keepers", "job_parents", "job_children", "failed_items", "failure_reasons",
         "job_log", "job_exit", "job_attempt", "job_output", "job_has_ended", "job_outcome", "list_events",
         "list_deliveries", "list_dead_letters", "family", "end_of_output", "page_of_log", "log_rows",
     )),

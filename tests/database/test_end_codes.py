@@ -27,6 +27,8 @@ FAILED = [
     ("agent terminated prematurely, with exit status 3", "exit_status"),
     ("agent terminated prematurely, by SIGSEGV", "agent_died"),
     ("killed by SIGTERM", "agent_died"),
+    ("exit status 3: syntax error (SQLSTATE 42601)", "exit_status"),
+    ("agent terminated prematurely, by SIGSEGV: no table (SQLSTATE 42P01)", "agent_died"),
     ("protocol violation: line over 1048576 bytes", "agent_died"),
     ("3 items failed, 0 tolerated", "items_failed"),
     ("no progress: not one item of the slice was done", "no_progress"),

@@ -58,6 +58,8 @@ NOT_RUN = {
     "LISTEN gets nothing": "a line of the log; test_pooler",
     "LISTEN is heard": "a line of the log; test_pooler",
     "expansion connection as": "a line of the log; test_logins",
+    "drover_db save id": "lines of an agent; test_agent_libraries",
+    "exit status 7: connection": "a reason; unit/test_last_words",
     "interrupted: its scheduler": "a line of the log; test_tracking",
     "rescued: its scheduler": "a line of the log; test_tracking",
     "lines of the log that could not": "a line of the log; test_lasting",

@@ -133,6 +133,56 @@ def test_db_lines_are_answered_with_no_rows(author: Type, tmp_path: Path) -> Non
     assert "there is no database here: each DB line was answered with no rows" in done.err
 
 
+def saving(*lines: str) -> str:
+    """Return a script that says these DB lines about each item, and reads the answers."""
+    asked = "; ".join(f"echo 'DB: {line}'; read -r answer" for line in lines)
+    return f"echo OK; while read -r line; do {asked}; echo OK; done"
+
+
+@pytest.mark.parametrize(
+    ("lines", "table"),
+    [
+        (
+            ['save {"id": 7, "size": 1}', "tidy {}"],
+            """db = "statements"
+
+[agents.agent.statements]  # write your own statements; the role drover_agentdb needs the rights
+save = "insert into your_table (id, size) values (:id, :size)"
+tidy = "select from your_table"
+END""",
+        ),
+        (["select 1;"], 'db = "sql"\nEND'),
+    ],
+)
+def test_the_proposed_configuration_has_what_db_lines_need(
+    author: Type, tmp_path: Path, lines: list[str], table: str
+) -> None:
+    done = author("agent-check", script(tmp_path, saving(*lines)), "--timeout", "60")
+    assert done.status == 0
+    assert f'command = ["{tmp_path}/agent"]\n{table}\n' in done.out
+
+
+def test_the_proposed_configuration_of_db_lines_is_accepted(author: Type, tmp_path: Path) -> None:
+    done = author("agent-check", script(tmp_path, saving('save {"id": 7}')), "--timeout", "60")
+    configured(tmp_path, done.out.partition("<<'END'\n")[2].partition("END\n")[0])
+    listed = author("config", "--given").out
+    assert "agents.agent.statements.save" in listed
+
+
+@pytest.mark.parametrize(("said", "advice"), [("FAIL no", "give yours with --item"), ("BLOCKED tape", "give yours")])
+def test_an_agent_that_fails_all_made_up_items_is_to_be_given_others(
+    author: Type, tmp_path: Path, said: str, advice: str
+) -> None:
+    done = author("agent-check", script(tmp_path, f"echo OK; while read -r line; do echo {said}; echo OK; done"))
+    assert f"WARN all items failed; {advice}" in done.out
+    assert " ok, 1 to look at (WARN), 0 to mend (FAIL)\n" in done.out
+
+
+def test_an_agent_that_fails_all_items_that_were_given_is_no_good_agent(author: Type, tmp_path: Path) -> None:
+    fails = script(tmp_path, "echo OK; while read -r line; do echo FAIL no; echo OK; done")
+    assert "WARN all items failed; nothing that it does well" in author("agent-check", fails, "--item", "x").out
+
+
 @pytest.mark.slow
 def test_the_command_of_an_exec_agent_is_run_with_its_item(author: Type, tmp_path: Path) -> None:
     command = ["sh", "-c", 'echo "$1 $2 $(cat)"; exit $3', "x", "{id}", "{name}", "{status}"]

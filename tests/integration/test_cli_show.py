@@ -13,9 +13,18 @@ from tests.integration.conftest import Ask, Launch
 from tests.integration.puppets import rows
 
 FAILURE = """
+with job as (update drover.jobqueue set jq_itemsfailed = %(count)s where jq_pk = %(job)s)
 insert into drover.item_failure (item_jq_fk, item_attempt, item_key, item_line, item_host, item_agent, item_reason)
-select %s, 1, n, 'path="' || n || '"', 'alpha', 'noop', 'no such file' from generate_series(1, %s) n
+select %(job)s, %(attempt)s, n, 'path="' || n || '"', 'alpha', 'noop', %(reason)s || n
+  from generate_series(1, %(count)s) n
 """
+
+
+def fail_items(
+    session: psycopg.Connection, job: int, count: int, *, attempt: int = 1, reason: str = "no file /srv/"
+) -> None:
+    """Let so many items of a job fail in an attempt, each with its number in the reason."""
+    session.execute(FAILURE, {"job": job, "count": count, "attempt": attempt, "reason": reason})
 
 
 def test_show_prints_all_that_is_known_of_a_job(drover: Drover, active: psycopg.Connection) -> None:
@@ -25,7 +34,7 @@ def test_show_prints_all_that_is_known_of_a_job(drover: Drover, active: psycopg.
     finish(active, parent)
     active.execute("select drover.settle(array[%s::bigint], 0, 100, true)", (parent,))
     finish(active, job, "failed", 2, "exit status 3")
-    active.execute(FAILURE, (job, 11))
+    fail_items(active, job, 11)
     write_log(active, job, "it said \x1b[2J")
     told = drover("show", str(job)).out
     heads = [line.split("  ")[0] for line in told.splitlines()]
@@ -47,11 +56,35 @@ def test_show_and_items_of_no_job_fail(drover: Drover, active: psycopg.Connectio
 
 def test_items_lists_failed_items_with_their_reasons(drover: Drover, active: psycopg.Connection) -> None:
     job = insert(active)
-    active.execute(FAILURE, (job, 3))
+    fail_items(active, job, 3)
     assert [json.loads(line)["key"] for line in drover("items", str(job), "--json").out.splitlines()] == ["1", "2", "3"]
     fewer = drover("items", str(job), "-n", "2")
     assert fewer.err == "drover: only the newest 2 are listed; -n 0 lists all\n"
     assert [line.split()[1] for line in fewer.out.splitlines()] == ["KEY", "2", "3"]
+
+
+def test_items_lists_what_failed_last_and_with_all_the_rest(drover: Drover, active: psycopg.Connection) -> None:
+    job = insert(active)
+    fail_items(active, job, 5, attempt=1)
+    fail_items(active, job, 2, attempt=2, reason="still no file /srv/")
+
+    def attempts(*options: str) -> list[int]:
+        lines = drover("items", str(job), "--json", *options).out.splitlines()
+        return [json.loads(line)["attempt"] for line in lines]
+
+    assert (attempts(), attempts("--all")) == ([2, 2], [1, 1, 1, 1, 1, 2, 2])
+    assert len(json.loads(drover("show", str(job), "--json").out)["items"]) == 2
+
+
+def test_items_counts_many_failures_by_reason(drover: Drover, active: psycopg.Connection) -> None:
+    job = insert(active)
+    fail_items(active, job, 30, attempt=1, reason="timeout after ")
+    fail_items(active, job, 21, attempt=1)
+    active.execute("update drover.jobqueue set jq_itemsfailed = 51 where jq_pk = %s", (job,))
+    counted = [json.loads(line) for line in drover("items", str(job), "--by-reason", "--json").out.splitlines()]
+    assert [(each["items"], each["reason"]) for each in counted] == [(30, "timeout after 1"), (21, "no file /srv/1")]
+    lines = drover("items", str(job)).out.splitlines()
+    assert [line.split()[:3] for line in lines[-2:]] == [["30", "timeout", "after"], ["21", "no", "file"]]
 
 
 def test_items_says_that_there_are_none(drover: Drover, active: psycopg.Connection) -> None:
@@ -95,8 +128,8 @@ def test_front_end_sees_what_is_known_of_its_own_job_and_nothing_of_others(
 ) -> None:
     other = insert(active_for_roles, args="secret")
     mine = int(run_as(database_with_roles, config, "frontend", "submit noop mine").out)
-    active_for_roles.execute(FAILURE, (mine, 1))
-    active_for_roles.execute(FAILURE, (other, 1))
+    fail_items(active_for_roles, mine, 1)
+    fail_items(active_for_roles, other, 1)
     seen = json.loads(run_as(database_with_roles, config, "frontend", f"show {mine} --json").out)
     assert (seen["job"]["args"], len(seen["items"]), seen["unseen"]) == ("mine", 1, [])
     for words in (f"show {other}", f"items {other}", f"why {other}"):
@@ -112,7 +145,7 @@ def test_watcher_sees_states_and_edges_but_no_data(
 ) -> None:
     job = insert(active_for_roles, args="secret")
     finish(active_for_roles, job, "failed", 2, "the secret is out")
-    active_for_roles.execute(FAILURE, (job, 1))
+    fail_items(active_for_roles, job, 1)
     write_log(active_for_roles, job, "secret")
     done = run_as(database_with_roles, config, "readonly", f"show {job} --json")
     seen = json.loads(done.out)
@@ -150,6 +183,15 @@ def test_show_and_items_of_a_job_that_the_daemon_ran(launch: Launch, ask: Ask) -
     assert [attempt["outcome"] for attempt in seen["attempts"]] == ["failed"]
     (item,) = (json.loads(line) for line in ask(f"items {job} --json").out.splitlines())
     assert (item["key"], item["line"], item["reason"]) == ("2", 'n="2"', "no two")
+
+
+def test_show_counts_the_start_of_an_agent_as_waiting(launch: Launch, ask: Ask) -> None:
+    slow = '["sh", "-c", "sleep 2; echo OK; while read -r line; do echo OK; done"]'
+    daemon = launch(f"[hosts.local]\n[agents.slow]\ncommand = {slow}\n")
+    job = daemon.wait(daemon.insert(jq_type="slow", jq_args="x"))["jq_pk"]
+    seen = json.loads(ask(f"show {job} --json").out)["job"]
+    assert seen["ran"] < seen["waited_for_agent"]
+    assert "of waiting for its agent" in ask(f"show {job}").out
 
 
 def test_show_of_a_job_that_is_queued_again_after_a_slice_says_no_wait(

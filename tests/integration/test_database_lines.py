@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.agent_tools import LIBRARY
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, start
 from tests.integration.puppets import LOCAL, Meeting, puppet, said, settings
@@ -22,6 +23,15 @@ STATEMENTS = """
 save = "insert into result (name, size) values (:name, :size)"
 sizes = "select name, size from result where name like :like order by name"
 swap = "update result set size = size + 1 where name = :name"
+"""
+FROM_SHELL = f"""
+. {LIBRARY}/drover_agent.sh
+drover_ready
+while drover_next; do
+    drover_db save name "$DROVER_LINE" size 5 && drover_db sizes like '%' || drover_fail "not saved: $DROVER_ERROR"
+    drover_row_value size; drover_log "$DROVER_VALUE"
+    drover_done
+done
 """
 DRIP = """
 import os, sys
@@ -53,6 +63,8 @@ def shared(module_database: str) -> Iterator[Daemon]:
         + STATEMENTS
         + agent("drip", [sys.executable, "-S", "-E", "-c", DRIP], db="sql")
         + asking("own", database="results")
+        + agent("shell", ["sh", "-c", FROM_SHELL], db="statements")
+        + STATEMENTS.replace("agents.named", "agents.shell")
         + puppet()
     )
     with start(text, module_database) as daemon:
@@ -246,3 +258,11 @@ def test_an_agent_that_has_not_read_its_last_answer_is_sent_no_more_lines(launch
     first, second = (daemon.insert(jq_type="deaf", jq_args="x") for _ in range(2))
     assert daemon.wait(first)["jq_end_bits"] == 1
     assert daemon.wait(second, "failed")["jq_endtext"] == "does not read its line"
+
+
+def test_an_agent_in_shell_saves_a_row_and_reads_it_again(daemon: Daemon) -> None:
+    first = daemon.wait(daemon.insert(jq_type="shell", jq_args='a "quoted" name'))
+    assert daemon.execute("select name, size from result") == [{"name": 'a "quoted" name', "size": 5}]
+    daemon.until(lambda: "LOG 5" in daemon.log_text(first["jq_pk"]))
+    again = daemon.wait(daemon.insert(jq_type="shell", jq_args='a "quoted" name'), "failed")
+    assert again["jq_endtext"].startswith("not saved: duplicate key value")

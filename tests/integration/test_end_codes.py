@@ -56,9 +56,9 @@ def test_a_job_that_ended_has_the_code_of_its_end_t115(daemon: Daemon, columns: 
     ("columns", "told"),
     [
         ({"jq_type": "puppet", "jq_args": "echo FAIL disc is full"}, "disc is full"),
-        ({"jq_type": "puppet", "jq_args": "echo last words >&2; exit 3"}, "exit status 3"),
-        ({"jq_type": "sh", "jq_args": "echo last words >&2; exit 3"}, "exit status 3"),
-        ({"jq_type": "sh", "jq_args": "echo last words >&2; kill -9 $$"}, "killed by SIGKILL"),
+        ({"jq_type": "puppet", "jq_args": "echo last words >&2; exit 3"}, "exit status 3: last words"),
+        ({"jq_type": "sh", "jq_args": "echo last words >&2; exit 3"}, "exit status 3: last words"),
+        ({"jq_type": "sh", "jq_args": "echo last words >&2; kill -9 $$"}, "killed by SIGKILL: last words"),
         ({"jq_type": "sh", "jq_args": "sleep 60", "jq_timeout": "0.2 s"}, "ran longer than 0.2 s"),
         ({"jq_type": "absent", "jq_args": "x"}, "cannot start '/nowhere/at-all': No such file"),
         ({"jq_type": "failing", "jq_args": "select 1 as n", "jq_msq": True}, "1 items failed, 0 tolerated"),

@@ -156,7 +156,11 @@ def test_a_command_that_cannot_be_started_has_the_status_of_a_shell_c25_j45(
 def test_a_command_that_exits_with_127_was_started_c25(daemon: Daemon) -> None:
     row = run(daemon, "sh", "no-such-program", "failed")
     (attempt,) = daemon.attempts(row["jq_pk"])
-    assert (row["jq_exitcode"], row["jq_endtext"], attempt["att_pid"] is None) == (127, "exit status 127", False)
+    assert (row["jq_exitcode"], row["jq_endtext"], attempt["att_pid"] is None) == (
+        127,
+        "exit status 127: /usr/bin/sh: 1: no-such-program: not found",
+        False,
+    )
 
 
 def test_a_success_stores_its_exit_status_and_attempt(daemon: Daemon) -> None:

@@ -64,7 +64,7 @@ def test_an_item_that_kills_two_agents_is_recorded_and_all_others_are_done(daemo
     assert (row["jq_itemsprocessed"], row["jq_itemsfailed"], row["jq_itemstotal"]) == (19, 1, 20)
     assert (row["jq_endtext"], row["jq_end_bits"]) == ("1 items failed, 0 tolerated", 2)
     why = daemon.value("select reason from drover.why where jq_pk = %s", row["jq_pk"])
-    assert why == f"failed (items_failed): 1 items failed, 0 tolerated; the reason of each: drover log {row['jq_pk']}"
+    assert why == f"failed (items_failed): 1 items failed, 0 tolerated; the reason of each: drover items {row['jq_pk']}"
     assert (failure["item_line"], failure["item_agent"], failure["item_attempt"]) == ('i="7"', "poisoned", 1)
     assert failure["item_reason"] == "agent terminated prematurely, with exit status 9"
     assert Counter(item for item, _ in worked(record)) == Counter({str(i): 1 for i in range(1, 21)} | {"7": 2})
@@ -141,6 +141,24 @@ def test_without_retries_left_it_has_failed(daemon: Daemon) -> None:
     row = daemon.wait(daemon.insert(jq_type="puppet", jq_args="echo FAIL never", jq_retries=2), "failed")
     assert (row["jq_failures"], row["jq_attempt"], row["jq_endtext"]) == (3, 3, "never")
     assert [past["att_outcome"] for past in daemon.attempts(row["jq_pk"])] == ["retry", "retry", "failed"]
+
+
+def test_a_job_that_fails_for_good_is_not_tried_again(daemon: Daemon, record: Path) -> None:
+    act = f"echo x >>{record}; echo 'FAIL! not JSON'"
+    row = daemon.wait(daemon.insert(jq_type="puppet", jq_args=act, jq_retries=5), "failed")
+    assert (row["jq_failures"], row["jq_attempt"], row["jq_endtext"]) == (1, 1, "not JSON")
+    assert worked(record) == [["x"]]
+
+
+@pytest.mark.parametrize(("act", "gives_way"), [("exit 1", True), ("echo FAIL never", False)])
+def test_a_job_that_ends_its_agent_twice_is_tried_again_behind_the_others(
+    daemon: Daemon, act: str, gives_way: bool
+) -> None:
+    job = daemon.insert(jq_type="puppet", jq_args=act, jq_retries=2, jq_mode="manual")
+    queued = daemon.value("select jq_queued from drover.jobqueue where jq_pk = %s", job)
+    daemon.execute("update drover.jobqueue set jq_state = 'queued' where jq_pk = %s", job)
+    row = daemon.wait(job, "failed")
+    assert (row["jq_attempt"], row["jq_queued"] > queued) == (3, gives_way)
 
 
 @pytest.mark.slow

@@ -3,13 +3,14 @@
 import json
 import time
 from hashlib import sha256
+from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
 import pytest
 
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon
-from tests.integration.puppets import LOCAL, puppet
+from tests.integration.puppets import LOCAL, puppet, rows
 from tests.integration.test_commands import told
 from tests.integration.test_reload import reload
 
@@ -135,3 +136,12 @@ def test_a_rate_set_by_command_holds_at_once_and_over_a_restart_until_the_file_c
     kept = "select queue_rate from drover.queue where queue_name = 'q'"
     reload(again, limited(rate=3))
     assert again.value(kept) == {"rate": 3, "each": 0, "by": "", "interval": LONG_S}
+
+
+def test_rows_of_a_query_keep_to_the_rate_of_their_type(launch: Launch, tmp_path: Path) -> None:
+    times = tmp_path / "times"
+    daemon = launch(LOCAL + rows("api", f"date +%s%N >>{times}", slots=2, item_rate=20))
+    job = daemon.insert(jq_type="api", jq_args="select n from generate_series(1, 45) n", jq_msq=True)
+    assert daemon.wait(job)["jq_itemsprocessed"] == 45
+    at = sorted(int(line) / 1e9 for line in times.read_text().splitlines())
+    assert max(sum(start <= each < start + 1 for each in at) for start in at) <= 20 + 2 + 2  # a burst, and two delays

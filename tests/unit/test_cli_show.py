@@ -17,7 +17,8 @@ FACTS: dict[str, Any] = {
     "submitter": "web", "resubmit_of": None, "unique_key": None, "delete": None, "not_before": None,
     "not_after": None, "timeout": None, "retries": 0, "failures": 0, "max_interruptions": 3, "interruptions": 0,
     "rescued": 0, "queued": NOON, "start": NOON + timedelta(seconds=3), "end": NOON + timedelta(seconds=10),
-    "expected_end": None, "waited": timedelta(seconds=3), "ran": timedelta(seconds=7), "processed": 1, "failed": 0,
+    "expected_end": None, "waited": timedelta(seconds=3), "ran": timedelta(seconds=7), "waited_for_agent": None,
+    "processed": 1, "failed": 0,
     "total": 1, "exit_code": None, "signal": None, "result": None,
 }  # fmt: skip
 

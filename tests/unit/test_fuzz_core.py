@@ -18,9 +18,9 @@ from tests.core_tools import claim, make_core, saved, settle, spawned, turn
 LIMIT = 300  # bytes of a line
 WORDS = [
     b"OK", b"OK\r", b"OK well", b"OK:", b"OK\t\x1b[2J", b"OKAY", b" OK", b"ok", b"", b"\r", b"LOG x", b"LOG: \xff\0",
-    b"ERROR", b"WARNING w", b"FATAL f", b"FAIL no", b"FAIL", b"BLOCKED tape x", b"BLOCKED", b"Success", b"Heartbeat",
-    b"ItemsProcessed 3", b"ItemsProcessed -1", b"ItemsProcessed 99999999999999999999", b"ECHO \x1b[2J", b"RESULT {}",
-    b'RESULT "\\u0000\\ud800"', b"RESULT NaN", b"RESULT [", b"hello", b"x" * LIMIT, b"x" * (LIMIT + 1),
+    b"ERROR", b"WARNING w", b"FATAL f", b"FAIL no", b"FAIL", b"FAIL! x", b"BLOCKED tape x", b"BLOCKED", b"Success",
+    b"Heartbeat", b"ItemsProcessed 3", b"ItemsProcessed -1", b"ItemsProcessed 99999999999999999999", b"ECHO \x1b[2J",
+    b"RESULT {}", b'RESULT "\\u0000\\ud800"', b"RESULT NaN", b"RESULT [", b"hello", b"x" * LIMIT, b"x" * (LIMIT + 1),
 ]  # fmt: skip
 ASKS = [b"DB: select 1;", b"DB: name {}", b"DB: ", b"DB:", b"DB", b"DB: " + b"x" * 290]
 LINES = st.one_of(st.just(b"OK"), st.sampled_from(WORDS), st.binary(max_size=20))
@@ -195,7 +195,7 @@ def meaning(line: bytes) -> tuple[bytes, bytes]:
         return b"DB", line.removesuffix(b"\r")[4:].strip()
     for keyword in (
         b"OK", b"ERROR", b"WARNING", b"FATAL", b"LOG", b"EVENT", b"Success", b"ItemsProcessed", b"Heartbeat", b"ECHO",
-        b"FAIL", b"BLOCKED", b"RESULT",
+        b"FAIL!", b"FAIL", b"BLOCKED", b"RESULT",
     ):  # fmt: skip
         text = line.removesuffix(b"\r").removeprefix(keyword)
         if line.startswith(keyword) and text[:1] in (b"", b" ", b"\t", b":"):

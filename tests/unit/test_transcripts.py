@@ -9,7 +9,7 @@ from tests import read_transcripts
 
 KEYWORDS = {
     b"OK", b"ERROR", b"WARNING", b"FATAL", b"LOG", b"EVENT", b"Success", b"ItemsProcessed",
-    b"Heartbeat", b"ECHO", b"DB", b"FAIL", b"BLOCKED", b"RESULT", b"DEBUG",
+    b"Heartbeat", b"ECHO", b"DB", b"FAIL", b"FAIL!", b"BLOCKED", b"RESULT", b"DEBUG",
 }  # fmt: skip
 
 

@@ -171,7 +171,7 @@ def test_an_item_that_is_lost_with_its_host_is_one_line_in_the_log_of_the_job() 
     core.agent_output(number, b"OK\n", 0.0)
     core.take_effects(0.0)
     core.handle(e.Gone(number, lost=True, why="cut"), 1.0)
-    why = "interrupted: the link to host beta was lost: cut; the item is tried again"
+    why = 'interrupted: the link to host beta was lost: cut; the item is tried again: a="x"'
     assert logged(core) == [(1, "WARNING", why)]
 
 

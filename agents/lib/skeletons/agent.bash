@@ -15,7 +15,7 @@ work() {
     status=$?
     case $status in
         0) path=$DROVER_VALUE ;;
-        1) drover_fail "the item has no column path, or it is NULL" && return ;;
+        1) drover_fail_final "the item has no column path, or it is NULL" && return ;; # never tried again
         *) path=$DROVER_LINE ;;
     esac
     if [[ -f $path ]] && lines=$(wc -l <"$path"); then

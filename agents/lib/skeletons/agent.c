@@ -57,15 +57,20 @@ static int column(const char *line, const char *name, char *value)
     return 0;
 }
 
-/* Do one item; return why it failed, or NULL. Replace this by your own work. */
-static const char *work(const char *line, char *value)
+/* Do one item; return why it failed, or NULL; set *final if it is not to be tried again. Replace this by your own work. */
+static const char *work(const char *line, char *value, int *final)
 {
     /* a row of a query has columns; one parameter is the whole line */
     const char *path = column(line, "path", value) ? value : line;
-    FILE *file = fopen(path, "rb");
     unsigned long lines = 0;
     int byte, trouble;
+    FILE *file;
 
+    if (*path == '\0') {
+        *final = 1;
+        return "the item names no file";
+    }
+    file = fopen(path, "rb");
     if (file == NULL)
         return strerror(errno);
     while ((byte = getc(file)) != EOF)
@@ -87,6 +92,7 @@ int main(void)
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* flush every line: to a pipe it would be kept back */
     puts("OK");                            /* ready */
     while ((length = getline(&line, &size, stdin)) > 0 && line[length - 1] == '\n') { /* a line that EOF cut is none */
+        int final = 0;
         const char *why;
         char *room = realloc(value, size);
 
@@ -94,8 +100,8 @@ int main(void)
             return 1;
         value = room;
         line[length - 1] = '\0';
-        if ((why = work(line, value)) != NULL)
-            printf("FAIL %s\n", why); /* one line: no line end may be in it */
+        if ((why = work(line, value, &final)) != NULL)
+            printf("%s %s\n", final ? "FAIL!" : "FAIL", why); /* one line: no line end may be in it */
         puts("OK");                   /* this item is finished, and here is room for the next */
     }
     return 0; /* end of input: the scheduler wants us to end */

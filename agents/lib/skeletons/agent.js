@@ -3,10 +3,12 @@
 'use strict';
 const fs = require('node:fs');
 
-// Do one item. Replace this by your own work; what it throws fails the item.
+// Do one item. Replace this by your own work; what it throws fails the item, and with `final` it is not tried again.
 async function work(line) {
   const row = columns(line); // a row of a query has columns; one parameter is the whole line
-  if (row && row.path === undefined) throw new Error('the item has no column path, or it is NULL');
+  if (row && row.path === undefined) {
+    throw Object.assign(new Error('the item has no column path, or it is NULL'), { final: true });
+  }
   const path = Buffer.from(row ? row.path : line, 'latin1'); // names of files are bytes
   let lines = 0;
   for await (const chunk of fs.createReadStream(path)) {
@@ -51,7 +53,7 @@ async function main() {
     try {
       await work(line);
     } catch (error) {
-      say(`FAIL ${error.message.slice(0, 1000)}`); // a line over 1 MiB would be the end of us
+      say(`FAIL${error.final ? '!' : ''} ${error.message.slice(0, 1000)}`); // a line over 1 MiB would be the end of us
     }
     say('OK'); // this item is finished, and here is room for the next
   }

@@ -9,18 +9,18 @@ print "OK\n";    # ready
 while (defined(my $line = <STDIN>)) {
     last unless chomp $line;    # a line that the end of input cut is no item
     if (!eval { work($line); 1 }) {
-        chomp(my $why = $@);
-        print 'FAIL ', $why =~ s/[\r\n]+/ /gr, "\n";
+        my ($word, $why) = ref $@ eq 'ARRAY' ? @{$@} : ('FAIL', $@);
+        print "$word ", $why =~ s/[\r\n]+$//r =~ s/[\r\n]+/ /gr, "\n";
     }
     print "OK\n";               # this item is finished, and here is room for the next
 }
 
-# Do one item. Replace this by your own work; die to fail it.
+# Do one item. Replace this by your own work; die to fail it, and with ['FAIL!', why] if it is not to be tried again.
 sub work {
     my ($line) = @_;
     my $row = columns($line);    # a row of a query has columns; one parameter is the whole line
     my $path = $row ? $row->{path} : $line;
-    die "the item has no column path, or it is NULL\n" if !defined $path;
+    die ['FAIL!', 'the item has no column path, or it is NULL'] if !defined $path;
     open my $file, '<:raw', $path or die "cannot open it: $!\n";
     die "not a file\n" if !-f $file;
     my $lines = 0;

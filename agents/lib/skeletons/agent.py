@@ -19,5 +19,7 @@ def work(item: drover_agent.Item) -> None:
 for item in drover_agent.items():
     try:
         work(item)
-    except (OSError, ValueError, KeyError) as error:  # this item cannot be done; the next one can
+    except OSError as error:  # this item cannot be done; the next one can
         item.fail(f"{type(error).__name__}: {error}")
+    except (ValueError, KeyError) as error:  # nor later: a job that fails so is not tried again
+        item.fail(f"{type(error).__name__}: {error}", final=True)
