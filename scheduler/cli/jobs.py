@@ -23,17 +23,16 @@ WORDS: Final = {
 }  # fmt: skip
 LISTED_STATES: Final = (HELD, QUEUED, CLAIMED, RUNNING, BLOCKED, FAILED)
 COLUMNS: Final = (
-    "job", "name", "type", "queue", "state", "priority", "queued", "end", "processed", "total", "host",
-    "blocked_since", "next_check", "args", "text",
+    "job", "name", "type", "queue", "state", "priority", "queued", "end", "host", "blocked_since", "next_check",
+    "progress", "args", "text",
 )  # fmt: skip
 USUAL: Final = {  # a column that has no other values is left out
     "name": (None,), "queue": ("default", None), "end": (None,), "blocked_since": (None,), "next_check": (None,),
+    "progress": (None,),
 }  # fmt: skip
 WIDTHS: Final = {"args": 48, "text": 60}
 # On a narrow terminal columns are left out, these first.
 SPARE: Final = (
-    "processed",
-    "total",
     "priority",
     "next_check",
     "blocked_since",

@@ -247,7 +247,7 @@ def test_health_check_that_times_out_is_reported_and_the_others_go_on(
 def test_status_shows_warnings_before_all_tables(drover: Drover, active: psycopg.Connection) -> None:
     active.execute("alter table drover.log set (autovacuum_enabled = false)")
     text = drover("status").out
-    assert text.index("Warnings") < text.index("table drover.log") < text.index("Schedulers")
+    assert text.index("Warnings") < text.index("table drover.log") < text.index("group default: ")
 
 
 def test_status_as_json_has_a_list_of_warnings(drover: Drover, connection: psycopg.Connection) -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.cli.status import TABLE_LINES, pivot, shares
+from scheduler.cli.job_totals import pivot
+from scheduler.cli.status import TABLE_LINES, shares
 
 
 @pytest.mark.parametrize(
