@@ -357,6 +357,11 @@ COMMANDS: Final[dict[str, Command]] = {
     ), "nothing"),
     "version": Command("parser.print_version", "print the version", (), "nothing"),
 }  # fmt: skip
+NOTES: Final = {  # what else --help says of a command
+    "top": "keys:\n  arrows, j, k  choose a queue or a job\n  w, enter      why the job is not running\n"
+           "  p             pause the queue, or continue it\n  K             kill the job, after y\n"
+           "  q             quit\n",
+}  # fmt: skip
 EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "run": ("drover run", "drover run --once -v", "drover run billing.1"),
     "init": ("DROVER_DATABASE_URL=dbname=drover drover init --roles",),

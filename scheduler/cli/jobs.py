@@ -15,7 +15,7 @@ from scheduler.cli.output import Table, as_json, clipped, failed, print_newest, 
 from scheduler.cli.wait import redraw
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
-from scheduler.model.schedule_times import TimesError, read_interval, read_time
+from scheduler.model.schedule_times import TimesError, UnreadableError, read_interval, read_time
 from scheduler.model.states import BLOCKED, CLAIMED, FAILED, HELD, JOB_STATES, QUEUED, RUNNING
 
 WORDS: Final = {
@@ -131,11 +131,14 @@ def instant(session: Session, option: str, text: str | None, sign: int) -> datet
         return None
     try:
         length = read_interval(text)
-    except TimesError as no_interval:
+    except TimesError:
         try:
             return read_time(text, datetime.now().astimezone().tzinfo or UTC)
+        except UnreadableError:
+            neither = "is neither a duration (90, 15m, 2d) nor a time (2030-12-24 18:00)"
+            raise ConfigError(f"{option}: {text[:64]!r} {neither}") from None
         except TimesError as no_time:
-            raise ConfigError(f"{option}: {no_interval}; or {no_time}") from None
+            raise ConfigError(f"{option}: {no_time}") from None
     now: datetime = session.value("now")
     return now + sign * min(length, timedelta(days=365_00))
 
