@@ -67,10 +67,11 @@ def jobs_by_type(counts: Counts) -> Table:
 
 
 def live_jobs(jobs: Table) -> Table:
-    """Return the types of such a table that have jobs which have not ended, those with the most first."""
+    """Return the types of such a table that have jobs which have not ended; those with the most to do come first."""
     live = [place for place, name in enumerate(jobs.columns) if name in KINDS and name not in ENDED]
-    found = sorted(((sum(row[place] for place in live), row) for row in jobs.rows), key=lambda each: -each[0])
-    kept = [row for count, row in found if count]
+    now = [place for place in live if jobs.columns[place] not in (FOR_TIME, FOR_JOBS)]
+    kept = [row for row in jobs.rows if any(row[place] for place in live)]
+    kept.sort(key=lambda row: -sum(row[place] for place in now))
     left = jobs.left + len(jobs.rows) - len(kept)
     return replace(jobs, rows=kept, left=left).only([name for name in jobs.columns if name != QUEUED])
 
