@@ -212,13 +212,19 @@ select jq_name, jq_pk from drover.jobqueue where jq_name = any (:names)
    and (:groups::bigint[] is null or jq_job_fk = any (:groups))
    and (:since::timestamptz is null or greatest(jq_queued, jq_starttime, jq_endtime) >= :since)
 
+-- fragment: progress
+-- How far an SQL job is; one that waits for its first item has not begun.
+case when jq_msq and (jq_itemsprocessed + jq_itemsfailed > 0 or jq_state = 'running')
+            then drover.progress(jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_elapsedtime,
+                                 case when jq_state = 'running' then jq_expected_end end) end
+
 -- fragment: listed
 -- Return a job as lists show it. Columns are named, since a site may add its own.
 jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_state::text as state,
        jq_urgent as urgent, jq_priority as priority, jq_queue as queue, jq_host as host, jq_submitter as submitter,
        jq_attempt as attempt, jq_done_host as run_host, jq_done_pid as run_pid,
        jq_queued as queued, jq_starttime as start, jq_endtime as end,
-       jq_itemsprocessed as processed, jq_itemsfailed as failed, jq_itemstotal as total,
+       jq_itemsprocessed as processed, jq_itemsfailed as failed, jq_itemstotal as total, {{progress}} as progress,
        b.condition, b.blocked_since, b.next_check, b.tries as checks, code, jq_args as args, jq_endtext as text
   from (select null::text as jq_end_code) as of_a_table,  -- which has no codes: the views in its place have them
        lateral (select j.*, jq_end_code as code from drover.jobqueue j) j
@@ -395,6 +401,7 @@ select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, 
        coalesce(worked, coalesce(jq_endtime, now()) - jq_starttime) as ran, jq_processedtime as agent_time,
        jq_endtime - jq_starttime - worked as waited_for_agent,
        jq_itemsprocessed as processed, jq_itemsfailed as failed, jq_itemstotal as total,
+       {{progress}} as progress,
        jq_exitcode as exit_code, jq_signal as signal, jq_result as result,
        condition, blocked_since, next_check, tries as checks
   from drover.our_jobs left join drover.blocked_jobs using (jq_pk)
@@ -630,8 +637,10 @@ select jq_pk as command, jq_args as words, jq_state = 'done' as ok, coalesce(jq_
   from drover.jobqueue where jq_pk = any (:commands) and jq_endtime is not null order by jq_pk
 
 -- fragment: jobs_in_queues
--- Count for each queue the jobs that are queued, and those that a scheduler has in hand.
+-- Count for each queue the jobs that are queued, those of them that could start, and those that a scheduler has in
+-- hand.
 select queue, coalesce(sum(jobs) filter (where state = 'queued'), 0)::bigint as queued,
+       coalesce(sum(jobs) filter (where state = 'queued' and waits_for is null), 0)::bigint as could_start,
        coalesce(sum(jobs) filter (where state in ('claimed', 'running')), 0)::bigint as in_hand
   from drover.job_states where state in ('queued', 'claimed', 'running') group by queue
 
@@ -640,7 +649,7 @@ select queue, coalesce(sum(jobs) filter (where state = 'queued'), 0)::bigint as 
 select queue_name as queue, queue_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
        queue_concurrency as concurrency, queue_reserved as reserved, queue_priority as priority, queue_paused as paused,
        queue_max_length as max_length,
-       coalesce(n.queued, 0) as queued, coalesce(n.in_hand, 0) as in_hand,
+       coalesce(n.queued, 0) as queued, coalesce(n.could_start, 0) as could_start, coalesce(n.in_hand, 0) as in_hand,
        nullif(queue_filter, '') as filter,
        concat_ws(', ', nullif(queue_rate ->> 'rate', '0'),
                  nullif(queue_rate ->> 'each', '0') || ' for each ' || (queue_rate ->> 'by'))
@@ -815,8 +824,11 @@ select scheduler_host as host, scheduler_pid as pid,
 -- name: slots
 select status_slot as slot, status_host as host, status_agent as agent, status_state_name as state,
        now() - status_since as since, status_pid as pid, status_jq_fk as job, status_items as items,
-       status_spawns as spawns, status_program as program, status_reason as reason
+       status_spawns as spawns, status_program as program, status_reason as reason,
+       coalesce(agent_enabled, true) and coalesce(host_enabled, true) as enabled
   from drover.scheduler_status join drover.scheduler_group on group_owner = status_scheduler
+  left join drover.agent on agent_group = group_name and agent_type = status_agent
+  left join drover.host on host_name = status_host
  where group_name = :group and status_slot >= 0 and group_lease_until > now() order by status_host, status_slot
 
 -- name: jobs_in_hand
@@ -833,7 +845,7 @@ select coalesce(sum(jobs) filter (where state < 'done'), 0)::bigint,
 -- name: top_jobs
 -- Return jobs that are in hand, those that began first, then blocked ones.
 select jq_pk as job, jq_type as type, jq_state::text as state, now() - jq_starttime as since, jq_done_host as host,
-       left(jq_args, 200) as args
+       {{progress}} as progress, left(jq_args, 200) as args
   from (select jq_pk as pk from drover.jobs_in_hand h where jq_type <> 'command'
          union all
         (select jq_pk from drover.blocked_jobs b order by jq_pk limit :limit::bigint)) shown
@@ -843,6 +855,12 @@ select jq_pk as job, jq_type as type, jq_state::text as state, now() - jq_startt
 
 -- name: job_counts
 select type, state::text, sum(jobs)::bigint from drover.job_states group by type, state order by type, state::text
+
+-- name: waiting_counts
+-- Count the jobs of each type by state; of those that are queued, some could start, others wait for a time or for jobs.
+select type, case when waits_for is not null then 'for_' || waits_for when state = 'queued' then 'could_start'
+                  else state::text end as state, sum(jobs)::bigint
+  from drover.job_states where type <> 'command' group by 1, 2 order by 1, 2
 
 -- name: detached_jobs
 -- Return the detached jobs that run, those that no scheduler is attached to first.
@@ -884,16 +902,17 @@ select j.queue, sum(jobs)::bigint as jobs,
 
 -- name: queues
 select queue_name as queue, queue_concurrency as concurrency, queue_paused as paused,
-       coalesce(n.in_hand, 0) as in_hand, coalesce(n.queued, 0) as queued
+       coalesce(n.in_hand, 0) as in_hand, coalesce(n.queued, 0) as queued, coalesce(n.could_start, 0) as could_start
   from drover.queue left join ({{jobs_in_queues}}) n on n.queue = queue_name
  where queue_group = :group and queue_present order by queue_name
 
 -- name: statements
 select t.key as statement, (t.value ->> 'count')::bigint as count, (t.value ->> 'mean_ms')::float8 as mean_ms,
-       (t.value ->> 'max_ms')::float8 as max_ms
+       (t.value ->> 'max_ms')::float8 as max_ms,
+       round((t.value ->> 'count')::numeric * (t.value ->> 'mean_ms')::numeric / 1000, 3)::float8 as total_s
   from drover.scheduler_status join drover.scheduler on scheduler_uuid = status_scheduler,
        jsonb_each(status_parameter::jsonb -> 'statements') t
- where scheduler_group = :group and status_slot = -1 order by t.key
+ where scheduler_group = :group and status_slot = -1 order by total_s desc, t.key
 
 -- name: waiting_clients
 -- Count the `drover` commands that wait for an end, on this server; other clients that wait may use the same name.
@@ -918,6 +937,22 @@ select tally_type as type, tally_host as host, tally_state as state, bin, sum(jo
        sum(tally_items) filter (where bin is null)::bigint as items, min(tally_at) as first
   from drover.tally cross join lateral {{binned}} b
  where {{tallied}} group by 1, 2, 3, 4
+
+-- name: recent_rates
+-- Return how many jobs of each type ended a minute since a time, counted from the first of them that did.
+select tally_type as type,
+       sum(tally_jobs)::float8 * 60 / greatest(extract(epoch from now() - greatest(min(tally_at), :since)), 5)::float8
+         as per_minute
+  from drover.tally
+ where {{tallied}} and tally_state in ('done', 'failed') group by 1
+
+-- name: jobs_that_could_start
+-- Count them by type: of all types, or of that of a job.
+select type, sum(jobs)::bigint as jobs
+  from drover.job_states
+ where state = 'queued' and waits_for is null and type <> 'command'
+   and (:job::bigint is null or type = (select jq_type from drover.jobqueue where jq_pk = :job))
+ group by type order by jobs desc, type
 
 -- name: failure_stats
 -- Return how jobs failed since a time: of each type and code the number, the newest job and the text of its end, if it

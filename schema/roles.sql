@@ -125,6 +125,7 @@ grant execute on function drover.first_of_kind(bigint[], text, text, text, text,
 
 -- A view calls these with the rights of the role that reads the view.
 grant execute on function drover.about(float8), drover.items(drover.jobqueue), drover.rests(drover.agent),
+  drover.progress(bigint, bigint, bigint, interval, timestamptz),
   drover.end_code(drover.job_state, text, integer, text, integer, text), drover.shown_code(drover.jobqueue),
   drover.word(text, integer), drover.has_token(drover.jobqueue), drover.takes_priority(text, text),
   drover.time_bin(double precision), drover.why_later(text)

@@ -2107,10 +2107,9 @@ CREATE FUNCTION drover.is_scheduler() RETURNS boolean
 $$;
 
 CREATE FUNCTION drover.items(job drover.jobqueue) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    LANGUAGE sql STABLE PARALLEL SAFE
     AS $$
-  select to_char(job.jq_itemsprocessed + job.jq_itemsfailed, 'FM999,999,999,999,990') || ' of '
-         || to_char(job.jq_itemstotal, 'FM999,999,999,999,990') || ' items'
+  select drover.progress(job.jq_itemsprocessed, job.jq_itemsfailed, job.jq_itemstotal, job.jq_elapsedtime, null)
 $$;
 
 CREATE FUNCTION drover.job_event(job bigint, said text) RETURNS bigint
@@ -3063,6 +3062,20 @@ begin
   end if;
   return new;
 end $$;
+
+CREATE FUNCTION drover.progress(processed bigint, failed bigint, total bigint, elapsed interval, expected_end timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select concat_ws(', ',
+    to_char(processed + failed, 'FM999,999,999,999,990') || ' of ' || to_char(total, 'FM999,999,999,999,990')
+      || ' items',
+    case when failed > 0 then to_char(failed, 'FM999,999,999,999,990') || ' failed' end,
+    case when r.per_s >= 1 then to_char(r.per_s, 'FM999,999,999,990') || '/s'
+         when r.per_s > 0 then to_char(r.per_s * 60, 'FM90.0') || ' a minute' end,
+    'about ' || drover.about(extract(epoch from expected_end - now())::float8) || ' left')
+    from (select (processed + failed) / nullif(extract(epoch from elapsed), 0)::float8 as per_s) r
+   where total is not null
+$$;
 
 CREATE FUNCTION drover.prune(before jsonb, most integer, INOUT stage text, INOUT place bigint, OUT removed bigint) RETURNS record
     LANGUAGE sql SECURITY DEFINER

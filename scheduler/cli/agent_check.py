@@ -5,6 +5,7 @@ inspected on their host, by its shell: only the host can say what a command name
 """
 
 import os
+import re
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,6 +36,9 @@ for file in "$program" "$@"; do [ ! -f "$file" ] || echo "$(cksum <"$file") $fil
 [ -f "$program" ] || echo "$program"
 exit 0
 """
+
+# What is said of a program that a host does not have: by our scripts, a shell, env(1) or the like.
+LACKS: Final = re.compile("not found$|No such file or directory$")
 
 Enough = Callable[[bytes], bool]
 Programs = tuple[str, ...]  # the files that a command names, each as cksum(1) has it
@@ -98,6 +102,31 @@ def _versions(name: str, programs: Mapping[str, Programs | str]) -> Iterator[Fin
     for hosts in hosts_of.values():
         severity, others = (OK, "") if len(hosts_of) == 1 else (WARN, ", another version than elsewhere")
         yield severity, f"agent {name} on {', '.join(hosts)}: {'; '.join(programs[hosts[0]])}{others}"
+
+
+def hosts_without_programs(config: Config, started: Mapping[str, Mapping[str, str | None]]) -> dict[str, list[str]]:
+    """Return the types whose program a host lacks and another has, by host; `started` is as Prober.start returns it."""
+    found: dict[str, list[str]] = {host: [] for host in config.hosts}
+    for name, reasons in started.items():
+        has_it = None in reasons.values()
+        for host, reason in reasons.items():
+            if has_it and reason and LACKS.search(reason):
+                found[host].append(name)
+    return {host: names for host, names in found.items() if names}
+
+
+def what_to_do(host: str, names: Sequence[str], started: Mapping[str, Mapping[str, str | None]]) -> str:
+    """Return in a sentence which programs a host lacks, and which settings keep their types from it."""
+    there = sorted(re.escape(name) for name, reasons in started.items() if reasons.get(host, "") is None)
+    pattern = f"^{there[0]}$" if len(there) == 1 else f"^({'|'.join(there)})$"
+    having = [{each for each, reason in started[name].items() if reason is None} for name in names]
+    hosts = sorted(set.intersection(*having) or set.union(*having))
+    given = ", ".join(f'"{each}"' for each in hosts)
+    types = f'give it types = "{pattern}", or ' if there else "give "
+    words = f"{names[0]}, which others have" if len(names) == 1 else ", ".join(names)
+    which = "no program of" if len(names) == 1 else "none of"
+    to_whom = "to this type" if len(names) == 1 else "to those types"
+    return f"host {host} has {which} {words}: {types}hosts = [{given}] {to_whom}"
 
 
 class Prober:

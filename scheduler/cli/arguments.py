@@ -62,13 +62,17 @@ def seconds(text: str) -> float:
 
 
 def argument(form: str, help: str, **settings: Any) -> Declaration:
-    """Return the declaration of `--flag`, `--option VALUE` or `name VALUE`; VALUE is what help shows."""
-    name, _, metavar = form.partition(" ")
+    """Return the declaration of `--flag`, `--option VALUE`, `-o,--option VALUE` or `name VALUE`.
+
+    VALUE is what help shows; which values there are to choose from stands behind the help.
+    """
+    names, _, metavar = form.partition(" ")
     if metavar:
         settings["metavar"] = metavar
-    elif name.startswith("-"):
+        help = f"{help}: {', '.join(settings['choices'])}" if "choices" in settings else help
+    elif names.startswith("-"):
         settings = {"action": "store_true"} | settings
-    return methodcaller("add_argument", name, help=help, **settings)
+    return methodcaller("add_argument", *names.split(","), help=help, **settings)
 
 
 def job(attribute: str, nargs: str | None = None) -> Declaration:

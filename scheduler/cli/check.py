@@ -64,7 +64,8 @@ def findings_here(options: Namespace, config: Config) -> Iterator[Finding]:
 
 def _agents(options: Namespace, config: Config) -> Iterator[Finding]:
     """Start an agent of each enabled type that has a program on each of its hosts, all at once."""
-    from scheduler.cli.agent_check import Prober, refuse_root  # drover check starts no agents
+    # drover check starts no agents
+    from scheduler.cli.agent_check import Prober, hosts_without_programs, refuse_root, what_to_do
 
     try:
         refuse_root(options)
@@ -73,9 +74,15 @@ def _agents(options: Namespace, config: Config) -> Iterator[Finding]:
         return
     names = [name for name, agent in config.agents.items() if agent.enabled and program_finding(config, name)[0] == OK]
     with closing(Prober(config)) as prober:
-        for name, reasons in prober.start(names).items():
+        started = prober.start(names)
+        lacking = hosts_without_programs(config, started)
+        for host, kinds in lacking.items():
+            yield WARN, what_to_do(host, kinds, started)
+        for name, reasons in started.items():
             ready = "is READY" if config.agents[name].kind == "line" else "has its program"
             for host, reason in reasons.items():
+                if name in lacking.get(host, ()):
+                    continue
                 who, advice = f"agent {name} on {host}", f"drover agent-check {name} says more of its program"
                 yield (FAIL, f"{who}: {reason}; {advice}") if reason else (OK, f"{who}: {ready}")
 

@@ -97,12 +97,12 @@ FILTERS: Final = (  # which jobs a command is about
 SORTS: Final = ("job", "queued", "start", "end", "waited", "ran", "type", "state", "queue", "by", "priority")
 MANY: Final = (  # of a command that takes filters in place of jobs
     *FILTERS,
-    argument("--yes", "do not ask whether the number of jobs is meant"),
+    argument("--yes", "do not ask for confirmation"),
     argument("--dry-run", "print which jobs these are, and do nothing"),
 )
 BULK: Final = (
     *MANY,
-    argument("--state STATE", "jobs in this state only; may be repeated", dest="states", **STATES),
+    argument("--state STATE", "jobs in this state only, may be repeated", dest="states", **STATES),
     argument("--host HOST", "jobs of this host only; may be repeated", dest="hosts", action="append"),
 )
 EVENT_KINDS: Final = ("all", "status", "error", "subscription", "share", "user", "alternate", "dead", "alert")
@@ -175,7 +175,7 @@ COMMANDS: Final[dict[str, Command]] = {
         argument("--agents N", "start so many agents of each type", type=POSITIVE),
         argument("--limit N", "process at most so many files", type=POSITIVE),
     ), "nothing"),
-    "status": Command("status.show_status", "show what is wrong, agents, jobs and queues, as a screen holds it", (
+    "status": Command("status.show_status", "show warnings, agents, jobs and queues, shortened to the screen", (
         GROUP,
         argument("-v", "each slot and statement, and all rows", dest="verbose"),
         argument("--json", "one JSON object; long lists are cut unless -v is given too"),
@@ -206,6 +206,7 @@ COMMANDS: Final[dict[str, Command]] = {
         argument("--timeout INTERVAL", "kill an attempt that takes longer, as 90, 15m or 1h 30m"),
         argument("--depends JOB", "start it when this job is done; may be repeated", action="append", default=[],
                   type=job_number_or_name),
+        argument("--eta", "print how long it takes until all jobs of this type that could start are done"),
         argument("--result", "wait for the end, and print the result alone, as JSON"),
     )),
     "setup": Command("submit.set_up_job", "set a job up by name, held until it is released", (
@@ -224,7 +225,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "agent": _list_command("agent", "list agent types, or enable or disable one"),
     "agent new": Command("agent_kit.new_agent", "make the skeleton of an agent, in a directory of its name", (
         argument("name NAME", "the name of its type"),
-        argument("--lang LANGUAGE", "one of " + ", ".join(LANGUAGES), choices=LANGUAGES, default="python"),
+        argument("--lang LANGUAGE", "the language of its program", choices=LANGUAGES, default="python"),
     ), "nothing"),
     "agent run": Command("agent_kit.run_item", "let an agent do one item, without daemon and database", (
         argument("type TYPE|PROGRAM", "a type of the configuration, or a program with its path"),
@@ -252,8 +253,8 @@ COMMANDS: Final[dict[str, Command]] = {
         *ANSWER,
     )),
     "ls": Command("jobs.list_jobs", "list jobs", (
-        argument("-s STATE", "list jobs in this state too; may be repeated", dest="also", **STATES),
-        argument("-S STATE", "list jobs in this state only; may be repeated", dest="only", **STATES),
+        argument("-s,--also STATE", "list jobs in this state too, may be repeated", dest="also", **STATES),
+        argument("-S,--state STATE", "list jobs in this state only, may be repeated", dest="only", **STATES),
         argument("-t TYPE", "the same as --type", dest="types", action="append"),
         *FILTERS,
         argument("--sort COLUMN", "order by it, the greatest last; default: job", choices=SORTS, default="job"),
@@ -308,7 +309,7 @@ COMMANDS: Final[dict[str, Command]] = {
         argument("--kind KIND", "events of this kind only", choices=EVENT_KINDS, default="all"),
         argument("--to TARGET", "deliver to this URL or to mailto:ADDRESS; may be repeated", action="append"),
         argument("--ttl INTERVAL", "end the subscription after so long, as 90m"),
-        argument("--most N", "give up what more than N deliveries wait for", type=POSITIVE),
+        argument("--most N", "drop new deliveries while N are waiting", type=POSITIVE),
         argument("--secret-file FILE", "sign with the secret in this file; - is stdin; default: one is made"),
         JSON_OBJECT,
     )),
@@ -357,6 +358,11 @@ COMMANDS: Final[dict[str, Command]] = {
         argument("shell", "which shell", choices=("bash",)),
     ), "nothing"),
     "version": Command("parser.print_version", "print the version", (), "nothing"),
+}  # fmt: skip
+NOTES: Final = {  # what else --help says of a command
+    "top": "keys:\n  arrows, j, k  choose a queue or a job\n  w, enter      why the job is not running\n"
+           "  p             pause the queue, or continue it\n  K             kill the job, after y\n"
+           "  q             quit\n",
 }  # fmt: skip
 EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "run": ("drover run", "drover run --once -v", "drover run billing.1"),

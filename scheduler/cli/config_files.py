@@ -54,11 +54,16 @@ def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM, 
     what they say.
     """
     main = locate(option, environ, system)
-    config = parse(read(main), template_mistakes, *checks)
+    config = parse(read(main), template_mistakes, *checks, processors=processors())
     url = environ.get("DROVER_DATABASE_URL")
     database = attrs.evolve(config.database, url=url, people_url="", password_file="") if url else config.database
     agents = {name: _with_prelude(agent, main.absolute().parent) for name, agent in config.agents.items()}
     return attrs.evolve(config, database=database, agents=agents)
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _with_prelude(agent: AgentType, folder: Path) -> AgentType:
@@ -287,7 +292,9 @@ class Setting(NamedTuple):
 def show_settings(options: Namespace, config: Config) -> int:
     """Print all settings, or those below the names that were given; 1 if there is none of a name."""
     texts = read(locate(options.config, os.environ))
-    as_written = attrs.evolve(parse(texts), database=config.database)  # what was loaded has preludes in its commands
+    as_written = attrs.evolve(
+        parse(texts, processors=processors()), database=config.database
+    )  # what was loaded has preludes in its commands
     origins = _file_origins(texts) | _database_origins(options)
     settings = [_main_file(options), *_settings(as_written, (), origins)]
     names = options.settings

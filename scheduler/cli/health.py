@@ -129,7 +129,7 @@ def show_health(options: Namespace, config: Config) -> int:
             head = headline(group)
             warnings = [*group_warnings(session, name, most), *database_warnings(session, Limits(), most)]
             unseen += [f"{who} {what}" for kind, who, _, what, _ in warnings if kind == HIDDEN]
-            found = [*reasons(group, warnings)]
+            found = by_urgency(reasons(group, warnings))
     except DroverError as error:
         found = [_unread(error)]
     level = max((level_of(row) for row in found), key=list(STATUS).index, default=OK)
@@ -163,6 +163,12 @@ def reasons(group: Mapping[str, Any], warnings: Sequence[Row]) -> Iterator[Row]:
 def level_of(row: Row) -> str:
     """Return how bad a warning is."""
     return UNKNOWN if row[0] in UNKNOWN_KINDS else CRITICAL if row[0] in CRITICAL_KINDS else WARNING
+
+
+def by_urgency(warnings: Iterable[Row]) -> list[Row]:
+    """Return the warnings, critical ones first, those that could not be looked for last."""
+    order = (CRITICAL, WARNING, UNKNOWN)
+    return sorted(warnings, key=lambda row: order.index(level_of(row)))
 
 
 def sentence(row: Row) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from scheduler.cli.output import Table, as_json, clipped, failed, print_newest, 
 from scheduler.cli.wait import redraw
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
-from scheduler.model.schedule_times import TimesError, read_interval, read_time
+from scheduler.model.schedule_times import TimesError, UnreadableError, read_interval, read_time
 from scheduler.model.states import BLOCKED, CLAIMED, FAILED, HELD, JOB_STATES, QUEUED, RUNNING
 
 WORDS: Final = {
@@ -23,17 +23,16 @@ WORDS: Final = {
 }  # fmt: skip
 LISTED_STATES: Final = (HELD, QUEUED, CLAIMED, RUNNING, BLOCKED, FAILED)
 COLUMNS: Final = (
-    "job", "name", "type", "queue", "state", "priority", "queued", "end", "processed", "total", "host",
-    "blocked_since", "next_check", "args", "text",
+    "job", "name", "type", "queue", "state", "priority", "queued", "end", "host", "blocked_since", "next_check",
+    "progress", "args", "text",
 )  # fmt: skip
 USUAL: Final = {  # a column that has no other values is left out
     "name": (None,), "queue": ("default", None), "end": (None,), "blocked_since": (None,), "next_check": (None,),
+    "progress": (None,),
 }  # fmt: skip
 WIDTHS: Final = {"args": 48, "text": 60}
 # On a narrow terminal columns are left out, these first.
 SPARE: Final = (
-    "processed",
-    "total",
     "priority",
     "next_check",
     "blocked_since",
@@ -132,11 +131,14 @@ def instant(session: Session, option: str, text: str | None, sign: int) -> datet
         return None
     try:
         length = read_interval(text)
-    except TimesError as no_interval:
+    except TimesError:
         try:
             return read_time(text, datetime.now().astimezone().tzinfo or UTC)
+        except UnreadableError:
+            neither = "is neither a duration (90, 15m, 2d) nor a time (2030-12-24 18:00)"
+            raise ConfigError(f"{option}: {text[:64]!r} {neither}") from None
         except TimesError as no_time:
-            raise ConfigError(f"{option}: {no_interval}; or {no_time}") from None
+            raise ConfigError(f"{option}: {no_time}") from None
     now: datetime = session.value("now")
     return now + sign * min(length, timedelta(days=365_00))
 

@@ -180,9 +180,13 @@ def processes(agents: int, limit: int) -> Finding:
 def memory(limits: list[int | None], here: int) -> Finding:
     """Return whether the agents fit into memory if each takes what its `limits` permit; None: no limit."""
     known = sum(limit or 0 for limit in limits)
-    text = f"memory: {here / GIB:.1f} GiB; {len(limits)} agents at once may take {known / GIB:.1f} GiB by their limits"
-    if unlimited := sum(limit is None for limit in limits):
-        text += f", {unlimited} of them have none"
+    unlimited = sum(limit is None for limit in limits)
+    text = f"memory: {here / GIB:.1f} GiB; {len(limits)} agents at once"
+    if unlimited < len(limits):
+        text += f" may take {known / GIB:.1f} GiB by their limits"
+    if unlimited:
+        which = "none of them has" if unlimited == len(limits) else f"{unlimited} of them have"
+        text += f", {which} {'a limit' if unlimited == len(limits) else 'none'}"
     return (OK, text) if known <= here else (WARN, f"{text}; lower limits.memory of the types, or max of the hosts")
 
 

@@ -13,7 +13,7 @@ from shlex import quote
 from typing import Final, NoReturn
 
 from scheduler.cli.arguments import filters_are_given
-from scheduler.cli.command_table import BY_FILTER, COMMANDS, EXAMPLES
+from scheduler.cli.command_table import BY_FILTER, COMMANDS, EXAMPLES, NOTES
 from scheduler.package_data import version
 
 NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]*)?|inf")
@@ -105,6 +105,7 @@ def command_parser(name: str) -> ArgumentParser:
     """Return the parser of one command; -c and -d may be given here too, and win."""
     command = COMMANDS[name]
     examples = "examples:\n" + "".join(f"  {line}\n" for line in EXAMPLES.get(name, ()))
+    examples = f"{NOTES[name]}\n{examples}" if name in NOTES else examples
     parser = Parser(
         prog=f"drover {name}", description=command.help, epilog=examples,
         formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False,

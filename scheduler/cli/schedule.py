@@ -8,6 +8,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -44,7 +45,7 @@ def list_or_change(options: Namespace, config: Config) -> int:
     with connect(config) as session:
         match options.action:
             case "list":
-                return print_rows(session.table("", "list_schedule"), json=options.json)
+                return _print_list(session, json=options.json)
             case "next":
                 return _print_next(session, options)
             case "add":
@@ -55,6 +56,16 @@ def list_or_change(options: Namespace, config: Config) -> int:
         return send_and_print(
             session, [f"{verb} {_name_alone(options)}"], options.wait, options.patience, json=options.json
         )
+
+
+def _print_list(session: Session, *, json: bool) -> int:
+    """Print all schedules; people see the times of each in its own zone, with the offset."""
+    table = session.table("", "list_schedule")
+    if json:
+        return print_rows(table, json=True)
+    rows = [row | {name: _shown(row[name].astimezone(zone_of(row["zone"]))) for name in ("next", "last") if row[name]}
+            for row in table.records()]  # fmt: skip
+    return print_rows(replace(table, rows=[tuple(row.values()) for row in rows]), json=False)
 
 
 def _check_options(options: Namespace) -> None:

@@ -177,13 +177,8 @@ def _window(job: dict[str, Any]) -> str:
 
 def _items(job: dict[str, Any]) -> str:
     """Return how far a query is; nothing for a job of one parameter, which is its only item."""
-    if not job["query"]:
-        return ""
-    total = "" if job["total"] is None else f" of {job['total']:,}"
-    failed = f", {job['failed']:,} failed" if job["failed"] else ""
     tolerated = f" ({job['tolerate']:,} tolerated)" if job["tolerate"] else ""
-    left = f", to end {cell(job['expected_end'])}" if job["expected_end"] and not job["end"] else ""
-    return f"{job['processed']:,}{total} done{failed}{tolerated}{left}"
+    return f"{job['progress']}{tolerated}" if job["progress"] else ""
 
 
 def _limits(job: dict[str, Any]) -> str:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from scheduler.cli.backlog import estimates, in_words
 from scheduler.cli.database_session import NOTHING, Session, connect
 from scheduler.cli.jobs import instant
-from scheduler.cli.output import Table, as_json, cell, print_table, span, warn
+from scheduler.cli.output import Table, as_json, cell, print_table, printable, span, warn
 from scheduler.model.config import Config
 from scheduler.model.counters import BIN_ERROR, STARTED, quantile
 from scheduler.model.list_bounds import LISTED, UNBOUNDED, WORST, and_more
@@ -34,6 +35,7 @@ class Stats:
     since: datetime  # what is counted ended after it: the beginning of a span that was asked for in part
     total: dict[str, Any]
     tables: dict[str, Table | None]
+    estimates: list[dict[str, Any]]  # until what could start is done, see cli/backlog.py
     unseen: list[str]
 
 
@@ -44,17 +46,18 @@ def show_stats(options: Namespace, config: Config) -> int:
     if options.json:
         tables = {name: table and table.records() for name, table in stats.tables.items()}
         left_out = {name: table.left for name, table in stats.tables.items() if table and table.left}
-        print(as_json({"since": stats.since, **stats.total, "error": BIN_ERROR, **tables, "left_out": left_out,
-                       "unseen": stats.unseen}))  # fmt: skip
+        print(as_json({"since": stats.since, **stats.total, "error": BIN_ERROR, **tables,
+                       "estimates": stats.estimates, "left_out": left_out, "unseen": stats.unseen}))  # fmt: skip
         return 0
     total = stats.total
     rate = f", {total['per_minute']:,} a minute" if total["ended"] else ""
     jobs = f"{total['ended']:,} {'job' if total['ended'] == 1 else 'jobs'} ended"
     print(f"since {cell(stats.since)}: {jobs}{rate}; {total['failed']:,} failed")
+    print("".join(f"{printable(in_words(row))}\n" for row in stats.estimates[:WORST]), end="")
     for table in stats.tables.values():
         if table and table.rows:
             print()
-            print_table(in_words(table))
+            print_table(briefly(table))
             if table.left:
                 print(and_more(table.left, how=SHOW_ALL))
     for sentence in stats.unseen:
@@ -83,8 +86,9 @@ def read_stats(session: Session, since_text: str, *, show_all: bool = False) -> 
             if sees_log
             else None,
         }
+        left = estimates(session)
         total = next(iter(_ended(counts, minutes)), {"ended": 0, "failed": 0, "per_minute": 0.0})
-    return Stats(since, {key: total[key] for key in ("ended", "failed", "per_minute")}, tables,
+    return Stats(since, {key: total[key] for key in ("ended", "failed", "per_minute")}, tables, left,
                  session.restrictions("jobqueue", "log"))  # fmt: skip
 
 
@@ -132,7 +136,7 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]], most: int, *left_out: 
     return Table(title, tuple(columns), shown, left=len(rows) - len(shown))
 
 
-def in_words(table: Table) -> Table:
+def briefly(table: Table) -> Table:
     """Return the table as people read it: the three times of a kind in one column, in units that fit."""
     if "ran_p50" not in table.columns:
         return table

@@ -1,7 +1,8 @@
 """`drover status`: who schedules, what is wrong, what the agents do, and how many jobs wait for what.
 
 Reads what the daemon has written, and the server's statistics, which costs the scheduler nothing; a stopped daemon is
-no reason to fail. On a terminal it fits the screen: each table is cut to its share of the lines; -v prints all.
+no reason to fail. It fits a screen: what is idle is a number, and each table is cut to its share of the lines; -v
+prints all.
 """
 
 import os
@@ -24,6 +25,7 @@ from scheduler.cli.health import (
     CRITICAL,
     Limits,
     Row,
+    by_urgency,
     database_warnings,
     group_warnings,
     headline,
@@ -31,12 +33,13 @@ from scheduler.cli.health import (
     read_group,
     sentence,
 )
+from scheduler.cli.job_totals import Counts, busy_agents, jobs_by_type, jobs_line, live_jobs, slots_line, totals
 from scheduler.cli.output import Table, as_json, print_fields, print_table, printable
 from scheduler.cli.wait import WAITING_NAME, redraw
 from scheduler.errors import ConfigError, DroverError
 from scheduler.model.config import Config
 from scheduler.model.list_bounds import LISTED, UNBOUNDED, WORST, and_more
-from scheduler.model.states import JOB_STATES, STATE_NAMES
+from scheduler.model.states import JOB_STATES
 from scheduler.package_data import version
 
 # Parts that are empty for a role that sees less than all of drover.scheduler_status.
@@ -75,31 +78,68 @@ def _print_json(session: Session, name: str, *, is_verbose: bool) -> None:
     with session.connection.transaction():
         head = _head(session, name)
         hidden = HIDDEN_PARTS.get(session.access["scheduler_status"], ())
-        warnings = [dict(zip(COLUMNS, row, strict=True)) for row in _warnings(session, name, is_verbose=is_verbose)]
-        tables = dict(_parts(session, name, is_verbose=is_verbose))
+        found = by_urgency(_warnings(session, name, is_verbose=is_verbose))
+        counts = session.rows("waiting_counts")
+        tables = dict(_parts(session, name, counts, is_verbose=is_verbose))
+    warnings = [dict(zip(COLUMNS, row, strict=True)) for row in found]
     parts = {key: None if key in hidden else part.records() for key, part in tables.items()}
     left_out = {key: part.left for key, part in tables.items() if part.left}
-    print(as_json(head | {"warnings": warnings} | parts | {"left_out": left_out}))
+    print(as_json(head | {"warnings": warnings, "totals": totals(counts)} | parts | {"left_out": left_out}))
 
 
 def _print(session: Session, name: str, *, is_verbose: bool) -> None:
-    lines = get_terminal_size().lines - 2 if sys.stdout.isatty() and not is_verbose else inf
+    """Print what is wrong, the most urgent first, then all in a few lines, then tables of what is not idle.
+
+    The tables share the lines of the screen; elsewhere than on a terminal, those of a usual one.
+    """
+    lines = inf if is_verbose else get_terminal_size().lines - 2
     with session.connection.transaction():
         head = _head(session, name)
-        notes = [*standby_notes(head["group"]), *head["unseen"]]
-        print(headline(head["group"]), *(f"note: {note}" for note in notes), sep="\n")
-        if clients := head["waiting_clients"]:
-            print(clients, "client waits" if clients == 1 else "clients wait", "for jobs or answers")
-        warnings = list(_warnings(session, name, is_verbose=is_verbose))
-        lines -= 1 + len(notes) + bool(clients) + _print_warnings(warnings, lines / 2)
-        sys.stdout.flush()  # what is wrong is on the screen before the queue is read, which a session may keep locked
-        parts = dict(_parts(session, name, is_verbose=is_verbose))
-    parts["agents"] = _cut(agents(parts["slots"]), UNBOUNDED if is_verbose else LISTED)
-    shown = [part for key in (WITH_V if is_verbose else SHOWN) if (part := parts[key]).rows]
+        first, *others = _facts(head)
+        if not head["group"]["active"]:
+            print(first)
+        warnings = by_urgency(_warnings(session, name, is_verbose=is_verbose))
+        used = _print_warnings(warnings, lines / 2 if sys.stdout.isatty() else inf)
+        if head["group"]["active"]:
+            print(first)
+        print("".join(f"{line}\n" for line in others), end="", flush=True)  # before the queue, which may be locked
+        counts = session.rows("waiting_counts")
+        parts = dict(_parts(session, name, counts, is_verbose=is_verbose))
+    in_short = [line for line in (jobs_line(totals(counts)), slots_line(parts["slots"].records())) if line]
+    print(*in_short, sep="\n")
+    lines -= 1 + len(others) + len(in_short) + (used if sys.stdout.isatty() else 0)
+    _print_tables(parts if is_verbose else _what_is_not_idle(parts), WITH_V if is_verbose else SHOWN, lines)
+
+
+def _facts(head: Mapping[str, Any]) -> list[str]:
+    """Return who schedules, and what is to be noted of that and of this role."""
+    notes = [f"note: {note}" for note in (*standby_notes(head["group"]), *head["unseen"])]
+    clients = head["waiting_clients"]
+    waits = [f"{clients} {'client waits' if clients == 1 else 'clients wait'} for jobs or answers"] if clients else []
+    return [headline(head["group"]), *notes, *waits]
+
+
+def _print_tables(parts: Mapping[str, Table], names: Sequence[str], lines: float) -> None:
+    """Print the tables of these names that have rows, each as far as its share of the lines goes."""
+    shown = [part for name in names if (part := parts[name]).rows]
     for part, rows in zip(shown, shares([len(part.rows) for part in shown], lines), strict=True):
         print()
         print_table(replace(part, rows=part.rows[:rows], spare=SPARE))
         _tell_more(part.left + len(part.rows) - rows)
+
+
+def _what_is_not_idle(parts: Mapping[str, Table]) -> dict[str, Table]:
+    """Return the tables without the types that have no job which waits or runs, idle queues, and a lone scheduler."""
+    queues, schedulers = parts["queues"], parts["schedulers"]
+    at_work = [tuple(row.values()) for row in queues.records() if row["paused"] or row["queued"] or row["in_hand"]]
+    is_lone = [row["role"] for row in schedulers.records()] == ["owner"]
+    return {
+        **parts,
+        "agents": _cut(busy_agents(parts["slots"].records()), LISTED),
+        "jobs": live_jobs(parts["jobs"]),
+        "queues": replace(queues, rows=at_work, left=queues.left + len(queues.rows) - len(at_work)),
+        "schedulers": replace(schedulers, rows=[] if is_lone else schedulers.rows),
+    }
 
 
 def _head(session: Session, name: str) -> dict[str, Any]:
@@ -117,15 +157,15 @@ def _warnings(session: Session, name: str, *, is_verbose: bool) -> Iterator[Row]
 
 
 def _print_warnings(warnings: Sequence[Row], lines: float) -> int:
-    """Print as many as fit these lines, one at least; return how many lines that took."""
+    """Print as many as fit these lines, one at least, and an empty line; return how many lines that took."""
     if not warnings:
         return 0
     fields = [sentence(row) for row in warnings]
     heights = list(accumulate(_heights(fields), initial=TABLE_LINES))
     most = max(sum(height <= lines for height in heights[1:]), 1)
-    print()
     print_fields(fields[:most], "Warnings", [level_of(row) for row in warnings[:most]])
     _tell_more(len(warnings) - most)
+    print(flush=True)
     return heights[most]
 
 
@@ -160,13 +200,13 @@ def standby_notes(group: Mapping[str, Any]) -> list[str]:
     return ["the group has no standby, which would take over if this scheduler ended"] if is_alone else []
 
 
-def _parts(session: Session, name: str, *, is_verbose: bool) -> Iterator[tuple[str, Table]]:
+def _parts(session: Session, name: str, counts: Counts, *, is_verbose: bool) -> Iterator[tuple[str, Table]]:
     """Yield each table as it is read; those that no configuration bounds are cut, unless -v is given."""
     worst, listed = (UNBOUNDED, UNBOUNDED) if is_verbose else (WORST, LISTED)
     yield "schedulers", session.table("Schedulers", "schedulers", group=name)
     yield "slots", session.table("Slots", "slots", group=name)
     yield "detached", session.first(listed, "Detached jobs", "detached_jobs")
-    yield "jobs", _cut(jobs_by_type(session.rows("job_counts")), listed)
+    yield "jobs", _cut(jobs_by_type(counts), listed)
     yield "unserved", session.first(worst, "Types that no scheduler serves", "unserved_types", group=None)
     yield "unknown_queues", session.first(worst, "Jobs in queues that do not exist", "unknown_queues")
     yield "conditions", session.first(worst, "Conditions that jobs are blocked on", "conditions")
@@ -191,29 +231,6 @@ def jobs_in_states(counts: Sequence[tuple[str, str, int]]) -> dict[str, int]:
     for kind, state, count in counts:
         jobs[state] += count if kind != "command" else 0
     return {state: jobs[state] for state in JOB_STATES}
-
-
-def jobs_by_type(counts: Sequence[tuple[str, str, int]]) -> Table:
-    """Return how many jobs each type has in each state that occurs."""
-    return pivot("Jobs", ("type",), [((kind,), state, jobs) for kind, state, jobs in counts], JOB_STATES)
-
-
-def agents(slots: Table) -> Table:
-    """Return how many slots of each type on each host are in each state that occurs."""
-    counts = [((slot["host"], slot["agent"]), slot["state"], 1) for slot in slots.records()]
-    return pivot("Agents", ("host", "agent"), counts, STATE_NAMES)
-
-
-def pivot(
-    title: str, keys: tuple[str, ...], counts: Sequence[tuple[tuple[str, ...], str, int]], order: Sequence[str]
-) -> Table:
-    """Return counts, each of a key in a state, as a row for a key and a column for every state that occurs."""
-    found = Counter[tuple[tuple[str, ...], str]]()
-    for key, state, count in counts:
-        found[key, state] += count
-    states = [state for state in order if any(state == other for _, other in found)]
-    rows = [(*key, *(found[key, state] for state in states)) for key in dict.fromkeys(key for key, _, _ in counts)]
-    return Table(title, (*keys, *states), rows)
 
 
 # ---- drover without a command

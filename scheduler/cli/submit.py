@@ -23,6 +23,7 @@ import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+from scheduler.cli.backlog import estimates, in_words
 from scheduler.cli.database_session import Session, connect
 from scheduler.cli.jobs import instant, interval
 from scheduler.cli.output import as_json, failed, warn
@@ -92,10 +93,18 @@ def submit_jobs(options: Namespace, config: Config) -> int:
             return failed(reason)
         jobs = _insert(session, options, texts)
         if options.result:
+            _say_how_long(session, jobs if options.eta else [])
             return print_results(session, jobs, inf if options.wait is None else options.wait)
         lines = (as_json({"job": job}) if options.json else str(job) for job in jobs)
         print("".join(f"{line}\n" for line in lines), end="", flush=True)
+        _say_how_long(session, jobs if options.eta else [])
         return 0 if options.wait is None else print_ends(session, jobs, options.wait, json=options.json)
+
+
+def _say_how_long(session: Session, jobs: Sequence[int]) -> None:
+    """Print on stderr how long it takes until all jobs of this type that could start are done, these among them."""
+    for row in estimates(session, jobs[0]) if jobs else ():
+        warn(in_words(row))
 
 
 def _times(session: Session, options: Namespace) -> dict[str, datetime | timedelta | None]:

@@ -23,14 +23,14 @@ from rich.text import Text
 
 from scheduler.cli.answers import send
 from scheduler.cli.database_session import Session, connect
-from scheduler.cli.health import CRITICAL, Row, group_warnings, headline, level_of, read_group, sentence
+from scheduler.cli.health import CRITICAL, Row, by_urgency, group_warnings, headline, level_of, read_group, sentence
+from scheduler.cli.job_totals import ENDED, is_idle, jobs_line, slots_line, totals
 from scheduler.cli.output import cell, printable
-from scheduler.cli.status import jobs_in_states, shares
+from scheduler.cli.status import shares
 from scheduler.cli.terminal import STYLES
 from scheduler.errors import ConfigError, DroverError
 from scheduler.model.config import Config
 from scheduler.model.list_bounds import LISTED
-from scheduler.model.states import TERMINAL
 
 LOOK_S: Final = 2.0
 LEAST_S: Final = 0.5  # between two looks, whatever is announced
@@ -64,7 +64,7 @@ class View:
 
     headline: str
     warnings: Sequence[Row]
-    counts: Mapping[str, int]  # jobs in each state
+    counts: Mapping[str, int]  # jobs of each kind, see cli/job_totals.py
     ended_per_s: float
     items_per_s: float
     slots: Sequence[Mapping[str, Any]]
@@ -164,11 +164,11 @@ class _Top:
         with session.connection.transaction():
             session.run("one_moment")
             group = read_group(session, name)
-            counts = jobs_in_states(session.rows("job_counts"))
+            counts = totals(session.rows("waiting_counts"))
             slots = session.records("slots", group=name)
-            jobs_per_s, items_per_s = self._rates(sum(counts[state] for state in TERMINAL), slots)
+            jobs_per_s, items_per_s = self._rates(sum(counts[state] for state in ENDED), slots)
             return View(
-                headline(group), list(group_warnings(session, name)),
+                headline(group), by_urgency(group_warnings(session, name)),
                 counts, jobs_per_s, items_per_s, slots,
                 session.first(LISTED, "", "queues", group=name).records(),
                 session.first(LISTED, "", "conditions").records(),
@@ -274,10 +274,11 @@ def draw(view: View, choice: Choice, lines: int, columns: int) -> list[Text]:
 
 def _head(view: View) -> Iterator[Text]:
     yield Text(view.headline, "bold")
-    counts = "  ".join(f"{state} {count:,}" for state, count in view.counts.items() if count)
-    yield Text(f"{counts or 'no jobs'}   {view.ended_per_s:,.1f} jobs/s  {view.items_per_s:,.1f} items/s")
     for row in view.warnings[:3]:
         yield Text(printable(": ".join(sentence(row))), "red" if level_of(row) == CRITICAL else "yellow")
+    yield Text(f"{view.ended_per_s:,.1f} jobs/s  {view.items_per_s:,.1f} items/s   {jobs_line(view.counts)}")
+    if slots := slots_line(view.slots):
+        yield Text(slots)
 
 
 def _cut(part: Sequence[Text], rows: int) -> Iterator[Text]:
@@ -290,10 +291,12 @@ def _cut(part: Sequence[Text], rows: int) -> Iterator[Text]:
 
 
 def _slots(view: View) -> list[Text]:
-    """Return a row for each type on each host: a letter for each slot; those that failed or work come first."""
+    """Return a row for each type on each host that is not idle, a letter for each slot; failed ones come first."""
     places: dict[tuple[str, str], list[str]] = {}
+    busy = {(slot["host"], slot["agent"]) for slot in view.slots if not is_idle(slot)}
     for slot in view.slots:
-        places.setdefault((slot["host"], slot["agent"]), []).append(LETTERS.get(slot["state"], "?"))
+        if (place := (slot["host"], slot["agent"])) in busy:
+            places.setdefault(place, []).append(LETTERS.get(slot["state"], "?"))
     rows = [Text("Slots")]
     for (host, agent), letters in sorted(places.items(), key=lambda place: min(map(URGENCY.find, place[1]))):
         row = Text(f"  {printable(host):14} {printable(agent):14} ")
@@ -316,17 +319,21 @@ def _queues(view: View, choice: Choice) -> list[Text]:
         limit = f" of {row['concurrency']}" if row["concurrency"] else ""
         name, is_paused = f"{printable(row['queue'])[:NAME_WIDTH]:{NAME_WIDTH}}", "  paused" if row["paused"] else ""
         in_hand = f"{row['in_hand']:,}{limit}"
-        text = f"{name} {in_hand:>12} in hand {row['queued']:>9,} queued{is_paused}"
+        waits = f" {row['queued'] - row['could_start']:>9,} wait" if row["queued"] > row["could_start"] else ""
+        text = f"{name} {in_hand:>12} in hand {row['could_start']:>9,} could start{waits}{is_paused}"
         rows.append(_row(text, choice.at == ("queue", row["queue"])))
     return rows
 
 
 def _jobs(view: View, choice: Choice) -> list[Text]:
     rows = [Text("Jobs in hand or blocked")]
+    if view.jobs:
+        rows.append(Text(f"  {'job':>9} {'type':14} {'state':8} {'for':>10} {'host':12} parameter", "dim"))
     for row in view.jobs:
         where = printable(row["host"] or "-")
         text = f"{row['job']:>9} {printable(row['type'])[:14]:14} {row['state']:8} {cell(row['since']):>10} {where:12} "
-        rows.append(_row(text + printable(row["args"] or ""), choice.at == ("job", row["job"]),
+        what = ": ".join(filter(None, (row["progress"], row["args"])))
+        rows.append(_row(text + printable(what), choice.at == ("job", row["job"]),
                          STYLES.get(row["state"], "")))  # fmt: skip
     return rows
 

@@ -68,4 +68,6 @@ def look(session: Session, read: Callable[[], Found], limit_ms: int = LIMIT_MS) 
     except psycopg.Error as error:
         if (found := not_looked(error)) is None:
             raise
+        if isinstance(error, psycopg.errors.QueryCanceled) and "statement timeout" in found.message:
+            return found._replace(message=f"it took over {limit_ms / 1000:g} s and was skipped")
         return found

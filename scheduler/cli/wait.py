@@ -20,6 +20,8 @@ from scheduler.model.config import Config
 WAITING_NAME: Final = "drover-wait"  # application_name of commands that wait for an end: `drover status` counts them
 POLL_S: Final = 5.0
 REPLICA_POLL_S: Final = 1.0  # a replica announces nothing
+FEW_POLL_S: Final = 1.0  # of few jobs, whose progress a terminal shows
+FEW: Final = 20
 REDRAW_S: Final = 0.5  # between two drawings, at least
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 FAILURE: Final = 2  # in jq_end_bits
@@ -27,7 +29,7 @@ GONE: Final = "gone"  # in place of a state: there is no such job, or no more
 _NUMBER: Final = re.compile(r"\d+")
 
 PROGRESS_EVERY_S: Final = 0.2  # between two drawings, at least
-NOTE_EVERY_S: Final = 4.0  # less than the time between two looks
+NOTE_EVERY_S: Final = 0.9  # less than the time between two looks
 PROGRESS_AFTER_S: Final = 0.5  # shorter waits show nothing
 ERASE: Final = "\r\x1b[K"
 
@@ -62,7 +64,7 @@ def print_ends(session: Session, jobs: Collection[int], limit_s: float, *, json:
     ends = []
     left = set(jobs)
     with Progress(len(jobs), "jobs", note=lambda: why_waiting(session, left)) as progress:
-        for end in job_ends(session, jobs, limit_s, progress.show):
+        for end in job_ends(session, jobs, limit_s, progress.show, progress.poll_s):
             progress.clear()
             ends.append(end)
             left.discard(end.job)
@@ -80,7 +82,7 @@ def print_results(session: Session, jobs: Collection[int], limit_s: float) -> in
     """Print the result of each job as JSON, null if it has none; how others than done ended, on stderr."""
     warn_of_inactive_groups(session, jobs)
     with Progress(len(jobs), "jobs", note=lambda: why_waiting(session, jobs)) as progress:
-        ends = sorted(job_ends(session, jobs, limit_s, progress.show))
+        ends = sorted(job_ends(session, jobs, limit_s, progress.show, progress.poll_s))
     for end in ends:
         print(as_json(next(iter(session.records("job_outcome", job=end.job)), {"value": None})["value"]))
         if end.bits & FAILURE:
@@ -192,6 +194,11 @@ class Progress:
         self._is_drawn = False
         self.is_shown = sys.stderr.isatty()
 
+    @property
+    def poll_s(self) -> float:
+        """How often to look: more often for a line of few jobs, which says how far the first of them is."""
+        return FEW_POLL_S if self.is_shown and self._total <= FEW else POLL_S
+
     def __enter__(self) -> Self:
         return self
 
@@ -206,8 +213,9 @@ class Progress:
         self._drawn, self._is_drawn = now, True
         if now - self._noted >= NOTE_EVERY_S:
             self._noted, self._note = now, self.note()
-        text = line(before + done, self._total, self._what, now - self._began)
-        text = printable(f"{text}: {self._note}" if self._note else text)
+        counted = line(before + done, self._total, self._what, now - self._began)
+        texts = (self._note,) if self._note and self._total == 1 else (counted, self._note)
+        text = printable(": ".join(filter(None, texts)))
         sys.stderr.write(ERASE + text[: get_terminal_size().columns - 1])
         sys.stderr.flush()
 

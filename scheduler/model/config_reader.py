@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import attrs
 from attrs import NOTHING
 
-from scheduler.model.config import AUTO, Argv, Config, ConfigMistakes, Mistake, Path, Window
+from scheduler.model.config import AUTO, AgentType, Argv, Config, ConfigMistakes, Mistake, Path, Window
 from scheduler.model.config_rules import contradictions
 
 Tree = dict[str, Any]
@@ -56,15 +56,20 @@ TOKEN = re.compile(
 )
 
 
-def parse(texts: Sequence[tuple[str, str]], *checks: Callable[[Config], Iterable[Mistake]]) -> Config:
+def parse(
+    texts: Sequence[tuple[str, str]], *checks: Callable[[Config], Iterable[Mistake]], processors: int = 1
+) -> Config:
     """Return the configuration of (file name, TOML text) pairs, the main file first; `checks` find further mistakes.
 
-    Later texts add tables and keys; a key given twice has its later value, arrays whole.
+    Later texts add tables and keys; a key given twice has its later value, arrays whole. An exec type that does not say
+    how many slots it has gets one for each of the `processors`.
     Errors: ConfigMistakes, with every mistake.
     """
     tree, places = _read(texts)
     mistakes: list[Mistake] = []
     config: Config = _table(Config, tree, (), mistakes)
+    config = attrs.evolve(config, agents={name: _with_slots(tree, name, each, processors)
+                                          for name, each in config.agents.items()})  # fmt: skip
     reported = {path for path, _ in mistakes}
     found = (each for check in (contradictions, *checks) for each in check(config))
     mistakes += [(path, message) for path, message in found if path not in reported]
@@ -73,6 +78,11 @@ def parse(texts: Sequence[tuple[str, str]], *checks: Callable[[Config], Iterable
         names = [name for name, _ in texts] or ["(no file)"]
         raise ConfigMistakes(f"{names[number]}:{line}: {text}" for (number, line), text in placed)
     return config
+
+
+def _with_slots(tree: Tree, name: str, agent: AgentType, processors: int) -> AgentType:
+    is_given = agent.kind != "exec" or "slots" in tree["agents"][name]
+    return agent if is_given else attrs.evolve(agent, slots=processors)
 
 
 def config_of(tables: Tree) -> Config:

@@ -38,6 +38,10 @@ class TimesError(ValueError):
     """The times of a schedule cannot be; the text says why, and what to write instead."""
 
 
+class UnreadableError(TimesError):
+    """A text is no time at all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """When a schedule starts: exactly one of at, every and cron; `every` counts from `since`."""
@@ -89,7 +93,9 @@ def read_time(text: str, zone: tzinfo) -> datetime:
         local = given if given.tzinfo else given.replace(tzinfo=zone)
         instant = local.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise TimesError(f'no time {text[:64]!r}: write "2030-12-24 18:00", or with seconds and an offset') from None
+        raise UnreadableError(
+            f'no time {text[:64]!r}: write "2030-12-24 18:00", or with seconds and an offset'
+        ) from None
     if instant.astimezone(local.tzinfo).replace(tzinfo=None) != local.replace(tzinfo=None):
         raise TimesError(f"the clock leaves {text[:64]!r} out in that zone: write a time before or after")
     if not FIRST_YEAR <= instant.year < LAST_YEAR:
@@ -106,7 +112,7 @@ def read_interval(text: str) -> timedelta:
         seconds += float(found[1]) * UNITS[found[2] or ""]
         end = found.end()
     if not text.strip() or end != len(text.strip()):
-        raise TimesError(f'no interval {text[:64]!r}: write seconds, or "13m", "1h 30m", "2d"')
+        raise TimesError(f'{text[:64]!r} is not a duration: write seconds, or "13m", "1h 30m", "2d"')
     if not 1 <= seconds <= 3_155_760_000:
         raise TimesError(f"an interval is from 1 s to 100 years (got {text[:64]!r})")
     return timedelta(seconds=seconds)

@@ -99,7 +99,8 @@ _ENTRIES: Final = (
     ),
     Verb("hold", JOB, "JOB", "keep a job from being started", "hold", "hold", True, states_before(HELD)),
     Verb("ice", JOB, "JOB", "skip a job as if it had been done", "ice", "ice", True, states_before(SKIPPED)),
-    Verb("retry", JOB, "JOB", "queue a failed job anew", "retry", "retry", True, frozenset((FAILED,))),
+    Verb("retry", JOB, "JOB", "try a failed job again; of an SQL job with a key, its failed items only", "retry",
+         "retry", True, frozenset((FAILED,))),
     Verb(
         "priority", JOB, "JOB LETTERS", "let a job that waits come sooner or later", "priority", "priority", True, WAITS
     ),

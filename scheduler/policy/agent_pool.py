@@ -363,6 +363,17 @@ class Pool(Generic[JobT]):
         """Count a process that ended before its first OK."""
         self.failed_starts[host] = self.failed_starts.get(host, 0) + 1
 
+    def lacks_program(self, host: str, most: int) -> bool:
+        """Note that its program is not on a host, so that the start which failed is the last one there for a while.
+
+        Return whether that is so: not if it has failed more than `most` times on each of its other hosts, or has none.
+        """
+        others = {slot.host.name for slot in self.slots if slot.host.is_open} - {host}
+        if all(self.failed_starts.get(other, 0) > most for other in others):
+            return False
+        self.failed_starts[host] = max(self.failed_starts.get(host, 0), most)
+        return True
+
     def forget_failed_starts(self) -> None:
         """Start agents as if none had failed."""
         self.failed_starts.clear()

@@ -30,6 +30,7 @@ from scheduler.policy.state import State
 from scheduler.policy.unstartable_jobs import BLOCK
 
 EX_TEMPFAIL: Final = 75  # an exec agent's exit status that means blocked
+NOT_FOUND: Final = 127  # the exit status of a shell for a command that does not exist
 
 
 def created(state: State, event: e.Created, now: float) -> None:
@@ -59,8 +60,8 @@ def created(state: State, event: e.Created, now: float) -> None:
 def not_created(state: State, event: e.NotCreated, now: float) -> None:
     """Settle the item of a process that could not be made, by whose fault that is, and free its slot.
 
-    The machine's, or nobody's, as its program is being written: it is put back. The link's: it is interrupted. Else it
-    fails, or is blocked if its type says so.
+    The machine's, or nobody's, as its program is being written: it is put back, and also where the host lacks the
+    program and another may have it. The link's: it is interrupted. Else it fails, or is blocked if its type says so.
     """
     slot = state.slots.all[event.slot]
     state.count_process(DIED, slot, "not started")
@@ -77,7 +78,10 @@ def not_created(state: State, event: e.NotCreated, now: float) -> None:
         completion.lose_item(state, slot, event.reason, now, interrupted=True)  # the log is told of that
     else:
         state.log(slot, "ERROR", event.reason)
-        _fail_start(state, slot, event, now)
+        if not event.is_items_fault and _lacks_program(state, slot, event.code) and not slot.is_bound:
+            _put_back_unsent(state, slot, now)
+        else:
+            _fail_start(state, slot, event, now)
     if slot.wanted is not s.DIE:
         slot.blame(not event.is_items_fault and slot.host.is_up)
     if slot.death_counts:
@@ -99,6 +103,17 @@ def _fail_start(state: State, slot: Slot, event: e.NotCreated, now: float) -> No
     else:
         completion.fail_item(state, slot, job, event.reason, now, final=False)
     completion.take_item_from(state, slot, job, now)
+
+
+def _lacks_program(state: State, slot: Slot, code: int | None) -> bool:
+    """Return whether a start failed since the host lacks the program, which another may have; it is not tried again."""
+    pool, host, timers = slot.pool, slot.host.name, state.timers
+    if code != NOT_FOUND or slot.wanted is s.DIE or not pool.lacks_program(host, timers.respawn_count):
+        return False
+    pause = timers.respawn_interval
+    state.log_message("warning", f"host {host} has no program of agent {pool.name}, so that none is started there for "
+                      f"{pause:g} s: give the host types without it, or the type hosts without this one")  # fmt: skip
+    return True
 
 
 def _not_startable(state: State, slot: Slot, reason: str, now: float) -> None:
@@ -163,7 +178,7 @@ def gone(state: State, event: e.Gone, now: float) -> None:
     if slot.state == s.ST_RUNNING and slot.pool.is_exec and slot.job is not None:
         _exec_ended(state, slot, slot.job, event, how, words, now)
     else:
-        _died(state, slot, how, "" if event.lost else words, now, lost=event.lost)
+        _died(state, slot, event, how, words, now)
     if event.left:
         slot.blame(True)  # whatever it had in hand: else ever more of them could be started, and left
     _process_ended(state, slot, now, s.GONE)
@@ -245,19 +260,21 @@ def _exec_ended(state: State, slot: Slot, job: Job, event: e.Gone, how: str, wor
         completion.lose_item(state, slot, reason, now, "" if event.why or slot.wanted is s.DIE else words)
 
 
-def _died(state: State, slot: Slot, how: str, words: str, now: float, *, lost: bool) -> None:
+def _died(state: State, slot: Slot, event: e.Gone, how: str, words: str, now: float) -> None:
     """Log a death, unless we asked for it, and settle the item."""
     if slot.wanted is s.DIE:
         words = ""
     else:
         if slot.state == s.ST_READY:
             slot.set_about_job(None)  # the job that it had last has nothing to do with this
-        if not lost or slot.job is None:  # else the log is told of the interruption
+        if not event.lost or slot.job is None:  # else the log is told of the interruption
             state.log_death(slot, how, killed=False)
         slot.say("warning", how)
     if slot.death_counts:
         slot.pool.set_reason(how)
-    completion.lose_item(state, slot, how, now, words, interrupted=lost)
+        if not slot.is_up and not slot.pool.is_exec:
+            _lacks_program(state, slot, event.code)
+    completion.lose_item(state, slot, how, now, "" if event.lost else words, interrupted=event.lost)
 
 
 def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:

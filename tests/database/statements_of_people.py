@@ -67,6 +67,8 @@ JOBS: Final = [
     Case("count_by_kind"),
     Case("command_waits"),
     Case("job_counts"),
+    Case("waiting_counts"),
+    Case("jobs_that_could_start"),
     Case("queue_in_short"),
     Case("count_jobs", {"since": None, "group": None}),
     Case(
@@ -113,6 +115,8 @@ OVERVIEW: Final = [
     Case("impossible_not_looked_for"),
     Case("ended_stats", logins=SEES_ALL),
     Case("ended_stats", logins=SEES_OWN, said="of one's own jobs", dear=READS_ALL),
+    Case("recent_rates", logins=SEES_ALL),
+    Case("recent_rates", logins=SEES_OWN, said="of one's own jobs", dear=READS_ALL),
     Case("failure_stats", logins=SEES_ALL),
     Case("failure_stats", logins=SEES_OWN, said="of one's own jobs", dear=READS_ALL),
     Case("history", logins=SEES_ALL),

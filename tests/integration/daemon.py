@@ -61,7 +61,8 @@ def rec(record: Path | str) -> str:
 
 
 def agent(name: str, command: Sequence[str] | str, **keys: Any) -> str:
-    """Return a table of an agent type; `command` is TOML already, or an argv."""
+    """Return a table of an agent type; `command` is TOML already, or an argv. It has one slot unless told otherwise."""
+    keys = {"slots": 1} | keys
     text = command if isinstance(command, str) else json.dumps(command)
     lines = [f"[agents.{name}]", f"command = {text}", *(f"{key} = {_toml(value)}" for key, value in keys.items())]
     return "\n".join(lines) + "\n"

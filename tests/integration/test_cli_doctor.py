@@ -76,6 +76,27 @@ def test_missing_program_is_told_once(drover: Drover, own_login: str, config: Pa
     assert (done.status, done.out.count("no-such-program")) == (1, 1)
 
 
+def bare_host(folder: Path) -> str:
+    """Return the table of a host b that has one program, `convert`, and no other."""
+    folder.mkdir()
+    (folder / "convert").write_text("#!/bin/sh\necho OK\nwhile read -r line; do echo OK; done\n")
+    (folder / "convert").chmod(0o755)
+    return f'[hosts.b]\ntransport = "command"\ncommand = ["env", "PATH={folder}"]\n'
+
+
+def test_host_that_lacks_programs_is_told_in_one_sentence(
+    drover: Drover, own_login: str, config: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "bin"
+    types = '[agents.sha256]\ncommand = ["drover-agent-sha256"]\n[agents.convert]\ncommand = ["convert"]\n'
+    written(config, own_login, more=bare_host(folder) + types + f'env = {{ PATH = "{folder}:{os.defpath}" }}\n')
+    done = drover("doctor")
+    assert line(done, "host b") == (
+        'WARN host b has none of noop, sha256: give it types = "^convert$", or hosts = ["local"] to those types'
+    )
+    assert (done.status, "FAIL" in done.out) == (0, False)
+
+
 def test_doctor_starts_no_agent_as_root_unless_that_is_allowed(
     drover: Drover, own_login: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

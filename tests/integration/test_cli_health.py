@@ -198,7 +198,7 @@ def test_status_fits_a_screen_and_says_what_is_left_out(
     lines = text.splitlines()
     assert (status, len(lines) <= 40, max(map(len, lines)) <= columns) == (0, True, True)
     titles = [line.strip() for line in lines if line.strip() in ("Warnings", "Agents", "Jobs", "Queues", "Schedulers")]
-    assert titles == ["Warnings", "Agents", "Jobs", "Queues", "Schedulers"]
+    assert titles == ["Warnings", "Agents", "Jobs", "Queues"]
     assert len([line for line in lines if line.endswith("more; drover status -v lists all")]) == cut
 
 

@@ -1,8 +1,10 @@
 """`drover schedule` against a real daemon: what is added, listed, started, switched, removed; and what is refused."""
 
 import json
+import re
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.cli_tools import Drover
@@ -114,3 +116,9 @@ def test_a_type_that_nobody_serves_needs_force(active: object, drover: Drover) -
 @pytest.mark.parametrize("words", [("list", "x"), ("next", "0"), ("next", "a", "b"), ("run",), ("list", "--at", "now")])
 def test_words_that_mean_nothing_are_refused(active: object, drover: Drover, words: tuple[str, ...]) -> None:
     assert drover("schedule", *words).status == 2
+
+
+def test_times_of_a_schedule_are_shown_in_its_zone_with_the_offset(drover: Drover, active: psycopg.Connection) -> None:
+    added = drover("schedule", "add", "nightly", "--cron", "30 2 * * *", "--zone", "Europe/Berlin", "noop", "x")
+    assert added.status == 0
+    assert re.search(r" 02:30:00\+0[12]:00 ", drover("schedule").out)

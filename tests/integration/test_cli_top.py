@@ -25,7 +25,7 @@ def test_top_pauses_tells_why_and_kills_by_keys(
         top.until(f"{job} puppet         running")
         top.until("> default")
         top.type("p")
-        top.until("queued  paused")
+        top.until("could start  paused")
         mark = len(top.raw)
         top.type("p")
         top.until("running: default", mark)

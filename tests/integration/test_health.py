@@ -15,6 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from scheduler.cli.database_session import Session
 from scheduler.cli.health import COLUMNS, Limits, database_warnings
+from scheduler.cli.unknown_checks import NotLooked, look
 from tests.cli_tools import Drover, insert
 from tests.conftest import _database
 from tests.schema_tools import fetch_all, walk_suspects
@@ -232,6 +233,12 @@ def test_role_that_cannot_see_sessions_gets_a_note(database_with_roles: str) -> 
     assert "pg_read_all_stats" in found["next"]
 
 
+def test_check_that_takes_too_long_is_said_to_be_skipped(connection: psycopg.Connection) -> None:
+    found = look(Session(connection), lambda: connection.execute("select pg_sleep(60)"), 300)
+    assert isinstance(found, NotLooked)
+    assert found.why == "time limit: it took over 0.3 s and was skipped"
+
+
 def test_health_check_that_times_out_is_reported_and_the_others_go_on(
     connection: psycopg.Connection, login: Login
 ) -> None:
@@ -247,7 +254,7 @@ def test_health_check_that_times_out_is_reported_and_the_others_go_on(
 def test_status_shows_warnings_before_all_tables(drover: Drover, active: psycopg.Connection) -> None:
     active.execute("alter table drover.log set (autovacuum_enabled = false)")
     text = drover("status").out
-    assert text.index("Warnings") < text.index("table drover.log") < text.index("Schedulers")
+    assert text.index("Warnings") < text.index("table drover.log") < text.index("group default: ")
 
 
 def test_status_as_json_has_a_list_of_warnings(drover: Drover, connection: psycopg.Connection) -> None:

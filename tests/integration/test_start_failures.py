@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, rec
+from tests.integration.puppets import LOCAL
 from tests.integration.ssh_tools import ALPHA, reached, table
 from tests.integration.test_recovery import conditions, policy
 from tests.ssh.sshd import Server
@@ -284,3 +285,13 @@ def test_an_agent_that_names_a_condition_of_ours_waits_as_for_any_other_c26_t92(
     daemon.wait(pk, "blocked")
     (row,) = conditions(daemon)
     assert (row["condition"], row["tries"]) == (f"agent:{name}", 0)
+
+
+def test_new_host_without_the_program_is_tried_once_and_all_jobs_are_done(launch: Launch, tmp_path: Path) -> None:
+    bare = f'[hosts.b]\ntransport = "command"\ncommand = ["env", "PATH={tmp_path}"]\n'
+    daemon = launch(LOCAL + bare + agent("noop", ["drover-agent-noop"], slots=2))
+    pks = daemon.insert_all([{"jq_type": "noop", "jq_args": "x"}] * 60)
+    daemon.wait_all(pks)
+    daemon.until(lambda: "host b has no program of agent noop" in daemon.stderr())
+    assert daemon.stderr().count("ST_FREE -> ST_PREP slot") <= 4
+    assert daemon.value("select count(*) from drover.log where log_type = 'ERROR' and log_host = 'b'") <= 2

@@ -260,3 +260,12 @@ def test_prelude_is_beside_the_configuration_unless_it_names_another_place_r16(
 def test_line_agent_has_no_prelude_r16(own: Path) -> None:
     written(own, f'{LEAST}prelude = "tasks.sh"\n')
     assert "agents.a.prelude: is for exec agents" in refusal(own)
+
+
+def test_exec_types_have_a_slot_for_each_processor_unless_they_say_how_many(tmp_path: Path) -> None:
+    types = {"run": 'kind = "exec"', "few": 'kind = "exec"\nslots = 3', "line": ""}
+    tables = "".join(f'[agents.{name}]\ncommand = ["true"]\n{keys}\n' for name, keys in types.items())
+    file = tmp_path / "drover.toml"
+    file.write_text(f"[hosts.local]\n{tables}")
+    slots = {name: agent.slots for name, agent in load(str(file), {}).agents.items()}
+    assert slots == {"run": len(os.sched_getaffinity(0)), "few": 3, "line": 1}

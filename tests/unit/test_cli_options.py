@@ -172,3 +172,33 @@ WITHOUT_JSON = {
 @pytest.mark.parametrize("command", sorted(set(COMMANDS) - WITHOUT_JSON))
 def test_every_command_that_tells_something_has_json(command: str) -> None:
     assert "--json" in following(command)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (
+            "subscribe",
+            "events of this kind only: all, status, error, subscription, share, user, alternate, dead, alert",
+        ),
+        ("schedule", "missed starts to make up for: one, all, none"),
+        ("schedule", "queue a start behind the one before, or skip it: queue, skip"),
+        ("ls", "-S STATE, --state STATE list jobs in this state only, may be repeated: held, queued, claimed,"),
+        ("retry", "try a failed job again; of an SQL job with a key, its failed items only"),
+        ("top", "p pause the queue, or continue it"),
+    ],
+)
+def test_help_names_the_values_of_options_and_the_keys(
+    words: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse([words, "--help"])
+    assert named in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("line", "also", "only"), [
+    ("ls -s done --also failed", ["done", "failed"], []), ("ls --state done -S failed", [], ["done", "failed"]),
+])  # fmt: skip
+def test_states_of_ls_have_long_options_too(line: str, also: list[str], only: list[str]) -> None:
+    options = parse(line.split())
+    assert (options.also, options.only) == (also, only)

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.cli.job_totals import jobs_by_type
 from scheduler.cli.jobs import brief, states
 from scheduler.cli.output import Table, aligned, as_json, cell, clipped, printable, printable_lines, span
 from scheduler.cli.parser import parse
 from scheduler.cli.show import log_line
-from scheduler.cli.status import headline, jobs_by_type, standby_notes
+from scheduler.cli.status import headline, standby_notes
 from scheduler.cli.submit import read_lines
 from scheduler.errors import ConfigError
 
@@ -132,17 +133,16 @@ def test_ls_cuts_long_arguments_marks_urgent_jobs_and_names_unusual_queues_r76()
         "priority",
         "queued",
         "end",
-        "processed",
-        "total",
         "host",
         "blocked_since",
         "next_check",
+        "progress",
         "args",
         "text",
     )
     for queue, shown in (("default", ()), (None, ()), ("mail", ("mail",))):
-        row = (1, None, "noop", queue, "queued", True, "b", NOON, None, 0, None, None, None, None, "x" * 60_000, None)
-        brief_row = (1, "noop", *shown, "queued", "!b", NOON, 0, None, None, "x" * 47 + "…", None)
+        row = (1, None, "noop", queue, "queued", True, "b", NOON, None, None, None, None, None, "x" * 60_000, None)
+        brief_row = (1, "noop", *shown, "queued", "!b", NOON, None, "x" * 47 + "…", None)
         assert brief(Table("", names, [row])).rows == [brief_row]
 
 

@@ -19,7 +19,7 @@ FACTS: dict[str, Any] = {
     "rescued": 0, "queued": NOON, "start": NOON + timedelta(seconds=3), "end": NOON + timedelta(seconds=10),
     "expected_end": None, "waited": timedelta(seconds=3), "ran": timedelta(seconds=7), "waited_for_agent": None,
     "processed": 1, "failed": 0,
-    "total": 1, "exit_code": None, "signal": None, "result": None,
+    "total": 1, "progress": None, "exit_code": None, "signal": None, "result": None,
 }  # fmt: skip
 
 
@@ -48,8 +48,8 @@ def test_only_what_applies_is_said() -> None:
         ("group", {"group": 3, "group_name": "scan"}, "3 (scan)"),
         ("submitter", {"resubmit_of": 2}, "web (resubmit of 2)"),
         ("items", {}, None),
-        ("items", {"query": True, "processed": 1234, "failed": 5, "total": 2000}, "1,234 of 2,000 done, 5 failed"),
-        ("items", {"query": True, "total": None, "tolerate": 9}, "1 done (9 tolerated)"),
+        ("items", {"query": True, "progress": "7 of 9 items, 5 failed"}, "7 of 9 items, 5 failed"),
+        ("items", {"query": True, "progress": "7 of 9 items", "tolerate": 9}, "7 of 9 items (9 tolerated)"),
         ("limits", {"retries": 2, "failures": 1, "rescued": 1}, "1 of 2 retries used, rescued 1 times"),
         ("exit", {"exit_code": 0}, "0"),
         ("exit", {"signal": "SIGKILL"}, "- (SIGKILL)"),

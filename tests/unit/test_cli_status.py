@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.cli.status import TABLE_LINES, pivot, shares
+from scheduler.cli.job_totals import jobs_by_type, jobs_line, live_jobs, pivot, totals
+from scheduler.cli.status import TABLE_LINES, shares
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,17 @@ def test_tables_fit_the_lines_that_there_are(needs: list[int], lines: int) -> No
 def test_counts_have_a_column_for_each_state_that_occurs() -> None:
     table = pivot("", ("type",), [(("a",), "done", 2), (("b",), "queued", 1), (("a",), "done", 1)], ["queued", "done"])
     assert (table.columns, table.rows) == (("type", "queued", "done"), [("a", 0, 3), ("b", 1, 0)])
+
+
+def test_types_with_work_to_do_stand_above_those_that_wait_and_ended_ones_are_counted() -> None:
+    counts = [("a", "for_time", 9), ("b", "could_start", 1), ("c", "done", 7), ("d", "running", 2)]
+    live = live_jobs(jobs_by_type(counts))
+    assert live.columns == ("type", "could_start", "for_time", "running", "done")
+    assert ([row[0] for row in live.rows], live.left) == (["d", "b", "a"], 1)
+
+
+def test_line_of_jobs_leaves_out_what_is_none() -> None:
+    assert jobs_line(totals([("a", "could_start", 1200), ("b", "running", 2), ("a", "failed", 3)])) == (
+        "jobs: 1,200 could start, 2 running; 3 failed"
+    )
+    assert jobs_line(totals([])) == "jobs: none"

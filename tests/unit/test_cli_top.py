@@ -19,12 +19,14 @@ WARNING: Row = ("agents failed", "type noop", timedelta(minutes=2), "no OK", "lo
 def view(slots: int = 3, queues: int = 2, jobs: int = 2, **more: Any) -> View:
     states = [STATE_NAMES[state] for state in SLOT_STATES]
     return View(
-        more.get("headline", "group default: alpha.77 is active"), [WARNING], {"queued": 5, "running": 2}, 12.3, 45.6,
-        [{"host": f"h{n // 9}", "agent": "noop", "state": states[n % 7]} for n in range(slots)],
-        [{"queue": f"q{n}", "concurrency": None, "paused": n == 1, "in_hand": 1, "queued": 7} for n in range(queues)],
+        more.get("headline", "group default: alpha.77 is active"), [WARNING],
+        {"could_start": 5, "for_time": 9, "running": 2}, 12.3, 45.6,
+        [{"host": f"h{n // 9}", "agent": "noop", "state": states[n % 7], "enabled": True} for n in range(slots)],
+        [{"queue": f"q{n}", "concurrency": None, "paused": n == 1, "in_hand": 1, "queued": 9, "could_start": 7}
+         for n in range(queues)],
         [{"condition": "tape", "jobs": 4, "next_check": NOW}],
         [{"job": n, "type": "noop", "state": "running", "since": timedelta(seconds=3), "host": "h0",
-          "args": more.get("args", "x")} for n in range(1, jobs + 1)],
+          "progress": more.get("progress"), "args": more.get("args", "x")} for n in range(1, jobs + 1)],
     )  # fmt: skip
 
 
@@ -43,7 +45,10 @@ def test_screen_has_slots_rates_queues_conditions_and_jobs() -> None:
         "12.3 jobs/s  45.6 items/s",
         "F.kpsrR",
         "4 on tape",
-        "7 queued  paused",
+        "7 could start         2 wait  paused",
+        "jobs: 5 could start, 9 wait for a time, 2 running",
+        "slots: 1 failed, 1 ending, 2 starting, 1 working, 2 idle",
+        "job type           state           for host         parameter",
         "agents failed: type noop",
         KEYS,
     ):
@@ -62,15 +67,21 @@ def test_screen_is_never_larger_than_the_terminal(slots: int, queues: int, jobs:
 def test_lines_that_one_part_does_not_need_are_given_to_the_others() -> None:
     shown = text(view(slots=1, queues=1, jobs=50), lines=40)
     assert len(shown.splitlines()) == 40
-    assert "Jobs in hand or blocked (and 26 more)" in shown
+    assert "Jobs in hand or blocked (and 28 more)" in shown
 
 
-def test_slots_that_failed_or_work_stand_above_idle_ones() -> None:
-    slots = [{"host": "h", "agent": f"{state[3:].lower()}-type", "state": state} for state in
-             ("ST_FREE", "ST_READY", "ST_RUNNING", "ST_FAIL")]  # fmt: skip
+def test_slots_that_failed_stand_above_those_that_work_and_idle_ones_are_a_number() -> None:
+    slots = [{"host": "h", "agent": f"{state[3:].lower()}-type", "state": state, "enabled": n < 4} for n, state in
+             enumerate(("ST_FREE", "ST_READY", "ST_RUNNING", "ST_FAIL", "ST_FREE"))]  # fmt: skip
     shown = text(replace(view(), slots=slots))
-    places = [shown.index(name) for name in ("fail-type", "running-type", "ready-type", "free-type")]
-    assert places == sorted(places)
+    assert shown.index("fail-type") < shown.index("running-type")
+    assert ("ready-type" in shown, "free-type" in shown) == (False, False)
+    assert "slots: 1 failed, 1 working, 2 idle, 1 disabled" in shown
+
+
+def test_job_of_a_query_shows_how_far_it_is() -> None:
+    shown = text(view(progress="7 of 20 items, 1 failed, 2/s, about 6 s left", args="select 1"))
+    assert "h0           7 of 20 items, 1 failed, 2/s, about 6 s left: select 1" in shown
 
 
 def test_hostile_text_and_markup_are_shown_as_they_are() -> None:

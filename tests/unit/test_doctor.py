@@ -39,6 +39,7 @@ def test_doctor_compares_agents_with_the_limit_of_processes(limit: int, severity
     [
         ([GIB, GIB], "ok", "2 agents at once may take 2.0 GiB by their limits"),
         ([GIB, None], "ok", "1 of them have none"),
+        ([None, None], "ok", "GiB; 2 agents at once, none of them has a limit"),
         ([GIB, GIB, 1], "WARN", "lower limits.memory"),
     ],
 )

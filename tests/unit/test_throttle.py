@@ -252,3 +252,46 @@ def test_agent_enable_resets_the_failed_starts() -> None:
     core.reset_failed_slots("sha", 700.0)
     assert core.state.pools["sha"].failed_starts == {}
     assert core.state.slots.all[0].state != ST_FAIL
+
+
+# a host that lacks the program
+
+
+def on_two_hosts(kind: str = "line", slots: int = 3) -> Core:
+    types = {"sha": AgentType(command=("agent",), kind="exec" if kind == "exec" else "line", slots=slots)}
+    return make_core(types, hosts={"alpha": Host(), "beta": Host()})
+
+
+def lack(core: Core, hosts: str, now: float) -> list[str]:
+    """Let each start on these hosts find no program, once; return the host of each start."""
+    slots = [core.state.slots.all[number] for number in spawned(core)]
+    found = [slot for slot in slots if slot.host.name in hosts]
+    for slot in found:
+        core.handle(e.NotCreated(slot.number, f"host {slot.host.name}: agent: not found", code=127), now)
+    return [slot.host.name for slot in found]
+
+
+@pytest.mark.parametrize("kind", ["line", "exec"])
+def test_host_without_the_program_is_tried_once_and_its_work_goes_elsewhere(kind: str) -> None:
+    core = on_two_hosts(kind)
+    turn(core, *(claim(pk) for pk in range(1, 5)))
+    tried = [host for now in range(20) for host in lack(core, "beta", float(now))]
+    at_beta = [slot for slot in core.state.slots.all if slot.host.name == "beta"]
+    assert 0 < len(tried) <= len(at_beta)
+    assert {slot.state for slot in at_beta} == {ST_FAIL}
+    assert [job.pk for job in core.state.jobs.values() if job.verdict is None] == [1, 2, 3, 4]
+
+
+def test_last_host_that_may_have_the_program_is_tried_again() -> None:
+    core = on_two_hosts(slots=1)
+    turn(core, *(claim(pk) for pk in range(1, 5)))
+    assert sorted(lack(core, "alpha beta", 0.0)) == ["alpha", "beta"]
+    assert len(lack(core, "alpha beta", 1.0)) == 1
+    assert [slot.state == ST_FAIL for slot in core.state.slots.all].count(True) == 1
+
+
+def test_job_that_is_bound_to_a_host_without_the_program_fails_there() -> None:
+    core = on_two_hosts("exec", slots=1)
+    turn(core, claim(1, host="beta"))
+    assert lack(core, "beta", 0.0) == ["beta"]
+    assert [job.pk for job in core.state.jobs.values() if job.verdict is None] == []
