@@ -1506,11 +1506,19 @@ select :command::bigint, scheduler_uuid, scheduler_host || '.' || scheduler_pid,
   from drover.scheduler where scheduler_uuid = :owner::uuid
 on conflict do nothing
 
+-- fragment: is_missing
+-- Command `w` waits for the answer of scheduler `s`, which was registered before it and knows the verb. A dead one is not
+-- waited for: its process is known to be `gone`, or it was not seen for two of its leases.
+(s.scheduler_number < w.jq_pk and w.verb = any (s.scheduler_verbs) and not s.scheduler_uuid = any (:gone::uuid[])
+ and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)
+ and coalesce(w.jq_host in (s.scheduler_host, s.scheduler_host || '.' || s.scheduler_pid), true)
+ and not exists (select from drover.command_ack where ack_jq_fk = w.jq_pk and ack_scheduler = s.scheduler_uuid))
+
 -- name: close_commands
--- End the commands for every scheduler that all schedulers registered before them have acknowledged. A scheduler whose
--- version does not know the verb is not waited for, nor is a dead one, which was not seen for two of its leases. The
--- query runs after each acknowledgement as a statement of its own, so that the last of two at the same time sees both.
--- Return the commands that ended, and whether they have children. A command that another session has locked is skipped.
+-- End the commands for every scheduler that all schedulers before them have acknowledged; see fragment `is_missing`.
+-- The query runs after each acknowledgement as a statement of its own, so that the last of two at the same time sees
+-- both. Return the commands that ended, and whether they have children; then, for the others, whether one of them is a
+-- shutdown, and a scheduler that they wait for. A command that another session has locked is skipped: it waits for none.
 with waiting as materialized (
   select c.jq_pk, c.jq_host, v.verb
     from drover.claimable w,
@@ -1526,13 +1534,7 @@ over as materialized (
                   'no scheduler was running that knows it') as text,
          jsonb_object_agg(ack_name, ack_text) filter (where ack_name is not null) as result
     from waiting w left join drover.command_ack on ack_jq_fk = w.jq_pk
-   where not exists (
-     select from drover.scheduler s
-      where s.scheduler_number < w.jq_pk and w.verb = any (s.scheduler_verbs)
-        and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)
-        and coalesce(w.jq_host in (s.scheduler_host, s.scheduler_host || '.' || s.scheduler_pid), true)
-        and not exists (
-          select from drover.command_ack where ack_jq_fk = w.jq_pk and ack_scheduler = s.scheduler_uuid))
+   where not exists (select from drover.scheduler s where {{is_missing}})
    group by w.jq_pk),
 free as materialized (
   select jq_pk from drover.jobqueue
@@ -1546,7 +1548,17 @@ ended as (
   returning j.jq_pk, j.jq_state::text as state, j.jq_has_children),
 announced as materialized (
   select drover.announce(array_agg(jq_pk), array_agg(state)) from ended having count(*) > 0)
-select jq_pk, jq_has_children from ended left join announced on true
+select jq_pk, jq_has_children, false as is_shutdown, null::uuid as scheduler_uuid, null::text as scheduler_host,
+       null::integer as scheduler_pid, null::text as scheduler_boot_id, null::text as scheduler_pid_space,
+       null::bigint as scheduler_pid_start
+  from ended left join announced on true
+ union all
+select null, null, bool_or(w.verb = 'shutdown'), m.scheduler_uuid, m.scheduler_host, m.scheduler_pid,
+       m.scheduler_boot_id, m.scheduler_pid_space, m.scheduler_pid_start
+  from waiting w left join lateral (select s.* from drover.scheduler s where {{is_missing}}) m on true
+ where w.jq_pk not in (select jq_pk from ended)
+ group by m.scheduler_uuid, m.scheduler_host, m.scheduler_pid, m.scheduler_boot_id, m.scheduler_pid_space,
+          m.scheduler_pid_start
 
 -- name: set_host
 -- Change the limits and filters of a host; null leaves a value as it is. The scheduler that serves the host is

@@ -21,10 +21,10 @@ from scheduler.daemon.detached_jobs import DetachedJobs
 from scheduler.daemon.log import log_line
 from scheduler.daemon.periodic_tasks import LOCKED_S, PeriodicTasks
 from scheduler.daemon.schedule_starts import described
-from scheduler.drivers.loop import Loop, Steps, Task
+from scheduler.drivers.loop import ConnectionLostError, Loop, Steps, Task, Until
 from scheduler.drivers.os_calls import Identity, identity, is_gone
 from scheduler.drivers.process_spec import EXEC_DIRECTORY
-from scheduler.drivers.statement_runner import LOCK_TIMEOUT, RefusedError, Statements
+from scheduler.drivers.statement_runner import LOCK_TIMEOUT, RefusedError, Statements, answer_to
 from scheduler.drivers.statements import Query, to_json
 from scheduler.errors import ConfigError
 from scheduler.model.config import Condition, Config, Queue
@@ -38,7 +38,8 @@ from scheduler.package_data import version
 from scheduler.policy.core import Core
 from scheduler.policy.group_lease import Lease, LeaseStatement, Owner
 
-LEAVE_S: Final = 2.0  # for the last statement
+LEAVE_S: Final = 2.0  # for each of the last statements
+LAST_LOOK_S: Final = 0.2  # between two looks whether a command to shut down has ended
 CHANNELS: Final = (  # of notifications that make tasks due
     "drover_command", "drover_queue", "drover_due", "drover_recovery", "drover_delivery", "drover_change",
 )  # fmt: skip
@@ -69,8 +70,9 @@ class Watch:
         each, limit_s = self.connections, config.scheduler.statement_limit
         self._statements = Statements(loop, each.watch, each.queries, each.refused, limit=limit_s)
         detached = DetachedJobs(core, lambda: loop.now, self.ask, daemon.host_scripts, schedinfo)
+        self.awaits_answers = False  # we have released the group, and a command to shut down has not ended
         self.periodic = PeriodicTasks(
-            loop, config.scheduler, core, self.lease, self.ask, self.connections, daemon, detached
+            loop, config.scheduler, core, self.lease, self.ask, self.connections, daemon, detached, self._is_gone
         )
 
     def reload(self, config: Config) -> None:
@@ -260,16 +262,19 @@ class Watch:
         if not rows:
             self.lease.connected(self._loop.now)
             return
-        owner, lapsed, host, pid, boot_id, pid_space, pid_start, taken = rows[0]
-        is_dead = False
-        if owner is not None and pid is not None:
-            space = text_of(pid_space).removesuffix(self._pid_space_suffix)
-            is_dead = is_gone(Identity(text_of(host), int(pid), text_of(boot_id), space, int(text_of(pid_start))))
+        owner, lapsed, host, pid, *process, taken = rows[0]
+        is_dead = owner is not None and pid is not None and self._is_gone((host, pid, *process))
         if self.lease.owner.uuid is None and owner is not None and not is_dead:
             who = f"{text_of(host)}.{text_of(pid)}"
             log_line("info", f"standing by: group {self._config.scheduler.group} is served by {who}")
         uuid = None if owner is None else text_of(owner)
         self.lease.looked(Owner(uuid, lapsed == b"t", is_dead, text_of(taken)), self._loop.now)
+
+    def _is_gone(self, process: Cells) -> bool:
+        """Return whether the process of a daemon has ended: host, pid, boot id, pid namespace and start time."""
+        host, pid, boot_id, pid_space, pid_start = map(text_of, process)
+        space = pid_space.removesuffix(self._pid_space_suffix)
+        return is_gone(Identity(host, int(pid), boot_id, space, int(pid_start)))
 
     def _take_lease(self) -> Steps[None]:
         """Take the group over, unless another daemon was faster, maybe its owner with a renewal."""
@@ -330,14 +335,36 @@ class Watch:
         self.connections.set_owner(self.owner)
 
     def release_group(self, done: Callable[[], None]) -> None:
-        """Release the group and call `done`, in any case."""
+        """Release the group and call `done`, in any case; if we obey a command to shut down, when that has ended."""
         self.lease.leave()
         self.periodic.stop()
+        Task(self._loop, self._leave(), lambda _: done()).start()
+
+    def _leave(self) -> Steps[None]:
+        """Unregister, then end the commands for every scheduler: there may be nobody left who does.
+
+        A command to shut down may wait for a daemon that died elsewhere, for two of its leases at most.
+        """
         watch, queries = self.connections.watch, self.connections.queries
         if rows := as_rows(self.periodic.take_counted()):
-            watch.ask(queries["count"], {"rows": to_json(rows)}, lambda _: None, limit_s=LEAVE_S)
+            yield from answer_to(watch, queries["count"], {"rows": to_json(rows)}, limit_s=LEAVE_S)
         values = {"group": self._config.scheduler.group, "owner": self.owner}
-        watch.ask(queries["unregister"], values, lambda _: done(), limit_s=LEAVE_S)
+        yield from answer_to(watch, queries["unregister"], values, limit_s=LEAVE_S)
+        until, answers = self._loop.now + 2 * self._config.scheduler.lease, self.periodic.commands.acknowledgements
+        while (yield from self._is_answer_missing()) and answers.obeys_shutdown and self._loop.now < until:
+            yield Until(self._loop.now + LAST_LOOK_S)
+
+    def _is_answer_missing(self) -> Steps[bool]:
+        """End commands that all have acknowledged; return whether one to shut down has not ended."""
+        answers = self.periodic.commands.acknowledgements
+        try:
+            missing = [each for each in (yield from answers.close()) if each.is_of_shutdown]
+        except (RefusedError, ConnectionLostError):
+            return True
+        self.awaits_answers = bool(missing) and answers.obeys_shutdown
+        if self.awaits_answers:
+            answers.log_wait(missing)
+        return bool(missing)
 
 
 _LEASE_STEPS: Final[dict[LeaseStatement, Callable[[Watch], Steps[None]]]] = {
