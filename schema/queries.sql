@@ -555,8 +555,9 @@ select (select count(*) from due), (select string_agg(jq_pk::text, ',') from exp
 
 -- name: register
 -- Register this daemon and what its configuration names; also for a reload. A value that changed in the configuration
--- wins, else the current one stays. Return a sentence for every queue or host that another group has: if there is one,
--- nothing is registered.
+-- wins, else the current one stays. A daemon that lost the group, and registers under another uuid, keeps its answers to
+-- commands, and still owes the others that came before. Return a sentence for every queue or host that another group
+-- has: if there is one, nothing is registered.
 with given as materialized (select :config::jsonb as j),
 clashes as materialized (
   select 'host ' || t.host_name || ' belongs to group ' || t.host_group as clash
@@ -577,13 +578,27 @@ clashes as materialized (
          lateral drover.schedule_mistake(s.job) as mistake
    where mistake is not null),
 c as materialized (select j from given where not exists (select from clashes)),
+former as (  -- what this process was before it lost the group
+  delete from drover.scheduler using c
+   where scheduler_group = :group::text and scheduler_uuid <> :owner::uuid
+     and (scheduler_host, scheduler_pid, scheduler_boot_id, scheduler_pid_space, scheduler_pid_start)
+         = (j ->> 'host', (j ->> 'pid')::integer, j ->> 'boot_id', j ->> 'pid_space', (j ->> 'pid_start')::bigint)
+  returning scheduler_uuid, scheduler_number),
+acks as (
+  insert into drover.command_ack (ack_jq_fk, ack_scheduler, ack_name, ack_ok, ack_text)
+  select distinct on (ack_jq_fk) ack_jq_fk, :owner::uuid, ack_name, ack_ok, ack_text
+    from drover.claimable join drover.command_ack on ack_jq_fk = claim_jq_fk
+   where claim_type = 'command' and exists (select from former)
+     and ack_scheduler in (select scheduler_uuid from former)),
 me as (
   insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid, scheduler_boot_id,
                                 scheduler_pid_space, scheduler_pid_start, scheduler_version, scheduler_lease,
-                                scheduler_takes_shared, scheduler_counts, scheduler_verbs)
+                                scheduler_takes_shared, scheduler_counts, scheduler_verbs, scheduler_number)
   select :owner::uuid, :group::text, j ->> 'host', (j ->> 'pid')::integer, j ->> 'boot_id', j ->> 'pid_space',
          (j ->> 'pid_start')::bigint, j ->> 'version', (j ->> 'lease')::float8, true, true,
-         array(select jsonb_array_elements_text(j -> 'verbs')) from c
+         array(select jsonb_array_elements_text(j -> 'verbs')),
+         coalesce((select min(scheduler_number) from former), pg_sequence_last_value('drover.jobqueue_jq_pk_seq'), 0)
+    from c
   on conflict (scheduler_uuid) do update
     set scheduler_seen = now(), scheduler_version = excluded.scheduler_version,
         scheduler_host = excluded.scheduler_host, scheduler_pid = excluded.scheduler_pid,
@@ -1530,7 +1545,7 @@ with waiting as materialized (
      and v.verb = any (:every::text[])),
 over as materialized (
   select w.jq_pk, coalesce(bool_and(ack_ok), false) as ok,
-         coalesce(string_agg(ack_name || ': ' || ack_text, '; ' order by ack_name),
+         coalesce(string_agg(distinct ack_name || ': ' || ack_text, '; '),
                   'no scheduler was running that knows it') as text,
          jsonb_object_agg(ack_name, ack_text) filter (where ack_name is not null) as result
     from waiting w left join drover.command_ack on ack_jq_fk = w.jq_pk
@@ -2016,8 +2031,9 @@ delete from drover.scheduler_status
     or status_scheduler not in (select scheduler_uuid from drover.scheduler)
 
 -- name: unregister
--- Unregister this daemon, which exits or lets another one serve: the group has no owner, and its standbys are notified.
-with me as (delete from drover.scheduler where scheduler_uuid = :owner::uuid),
+-- Unregister this daemon, which exits, or `stays` and lets another one serve: the group has no owner, and its standbys
+-- are notified. One that stays is replaced by its next registration.
+with me as (delete from drover.scheduler where scheduler_uuid = :owner::uuid and not :stays::boolean),
 status as (delete from drover.scheduler_status where status_scheduler = :owner::uuid)
 update drover.scheduler_group set group_owner = null, group_lease_until = null
  where group_name = :group::text and group_owner = :owner::uuid

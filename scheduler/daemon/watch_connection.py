@@ -15,13 +15,14 @@ from typing import Any, Final
 
 import attrs
 
+from scheduler.daemon.acknowledgements import Acknowledgements
 from scheduler.daemon.command_rows import DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.detached_jobs import DetachedJobs
 from scheduler.daemon.log import log_line
 from scheduler.daemon.periodic_tasks import LOCKED_S, PeriodicTasks
 from scheduler.daemon.schedule_starts import described
-from scheduler.drivers.loop import ConnectionLostError, Loop, Steps, Task, Until
+from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.os_calls import Identity, identity, is_gone
 from scheduler.drivers.process_spec import EXEC_DIRECTORY
 from scheduler.drivers.statement_runner import LOCK_TIMEOUT, RefusedError, Statements, answer_to
@@ -39,7 +40,6 @@ from scheduler.policy.core import Core
 from scheduler.policy.group_lease import Lease, LeaseStatement, Owner
 
 LEAVE_S: Final = 2.0  # for each of the last statements
-LAST_LOOK_S: Final = 0.2  # between two looks whether a command to shut down has ended
 CHANNELS: Final = (  # of notifications that make tasks due
     "drover_command", "drover_queue", "drover_due", "drover_recovery", "drover_delivery", "drover_change",
 )  # fmt: skip
@@ -70,7 +70,6 @@ class Watch:
         each, limit_s = self.connections, config.scheduler.statement_limit
         self._statements = Statements(loop, each.watch, each.queries, each.refused, limit=limit_s)
         detached = DetachedJobs(core, lambda: loop.now, self.ask, daemon.host_scripts, schedinfo)
-        self.awaits_answers = False  # we have released the group, and a command to shut down has not ended
         self.periodic = PeriodicTasks(
             loop, config.scheduler, core, self.lease, self.ask, self.connections, daemon, detached, self._is_gone
         )
@@ -246,7 +245,7 @@ class Watch:
 
         Only the database knows which group has a host or a queue.
         """
-        rows = yield from self.ask("register", config=_described(config, self._identity, self._pid_space_suffix))
+        rows = yield from self.ask("register", config=registration(config, self._identity, self._pid_space_suffix))
         if clashes := sorted(text_of(row[0]) for row in rows):
             other = ": another group has it; rename it here"
             raise ConfigError("\n".join(clash + other * (" belongs to group " in clash) for clash in clashes))
@@ -315,7 +314,7 @@ class Watch:
         self._renewed((yield from self.ask("renew_lease", lease=self._config.scheduler.lease)))
 
     def _leave_group(self) -> Steps[None]:
-        yield from self.ask("unregister")
+        yield from self.ask("unregister", stays=True)
         self._renewed([])
 
     def _renewed(self, rows: list[Cells]) -> None:
@@ -341,30 +340,22 @@ class Watch:
         Task(self._loop, self._leave(), lambda _: done()).start()
 
     def _leave(self) -> Steps[None]:
-        """Unregister, then end the commands for every scheduler: there may be nobody left who does.
-
-        A command to shut down may wait for a daemon that died elsewhere, for two of its leases at most.
-        """
+        """Unregister, then end the commands for every scheduler."""
         watch, queries = self.connections.watch, self.connections.queries
         if rows := as_rows(self.periodic.take_counted()):
             yield from answer_to(watch, queries["count"], {"rows": to_json(rows)}, limit_s=LEAVE_S)
-        values = {"group": self._config.scheduler.group, "owner": self.owner}
+        values = {"group": self._config.scheduler.group, "owner": self.owner, "stays": False}
         yield from answer_to(watch, queries["unregister"], values, limit_s=LEAVE_S)
-        until, answers = self._loop.now + 2 * self._config.scheduler.lease, self.periodic.commands.acknowledgements
-        while (yield from self._is_answer_missing()) and answers.obeys_shutdown and self._loop.now < until:
-            yield Until(self._loop.now + LAST_LOOK_S)
+        yield from self._answers.finish(lambda: self._loop.now, 2 * self._config.scheduler.lease)
 
-    def _is_answer_missing(self) -> Steps[bool]:
-        """End commands that all have acknowledged; return whether one to shut down has not ended."""
-        answers = self.periodic.commands.acknowledgements
-        try:
-            missing = [each for each in (yield from answers.close()) if each.is_of_shutdown]
-        except (RefusedError, ConnectionLostError):
-            return True
-        self.awaits_answers = bool(missing) and answers.obeys_shutdown
-        if self.awaits_answers:
-            answers.log_wait(missing)
-        return bool(missing)
+    @property
+    def _answers(self) -> Acknowledgements:
+        return self.periodic.commands.acknowledgements
+
+    @property
+    def awaits_answers(self) -> bool:
+        """Return whether we have released the group, and a command to shut down has not ended."""
+        return self._answers.are_awaited
 
 
 _LEASE_STEPS: Final[dict[LeaseStatement, Callable[[Watch], Steps[None]]]] = {
@@ -377,7 +368,7 @@ _LEASE_STEPS: Final[dict[LeaseStatement, Callable[[Watch], Steps[None]]]] = {
 }
 
 
-def _described(config: Config, identity: Identity, pid_space_suffix: str) -> dict[str, Any]:
+def registration(config: Config, identity: Identity, pid_space_suffix: str) -> dict[str, Any]:
     """Return what query `register` writes down of us and of our configuration."""
     queues = {config.scheduler.group: Queue()} | config.queues  # each group has a queue of its own name
     return {
