@@ -60,7 +60,8 @@ class Member:
         self._read_at = self._next_at = NEVER
         self._core = make_core()
         context = Context(
-            self._core, lambda: site.now, self._ask, rescan=lambda: self._read_in(0.0), start_schedules_in=lambda seconds: None,
+            self._core, lambda: site.now, self._ask, rescan=lambda: self._read_in(0.0),
+            start_schedules_in=lambda seconds: None,
             daemon=self, is_gone=lambda cells: int(text_of(cells[1])) in site.gone,
         )  # fmt: skip
         self.commands = Commands(context, ACTIONS, self._read_in, self._go_on)
