@@ -846,8 +846,8 @@ select what, count(*) as jobs, extract(epoch from max(now() - began))::float8 as
        (array_agg(jq_pk order by began, jq_pk))[1] as longest
   from (
     select h.jq_pk, coalesce(j.jq_attempt_start, j.jq_starttime, now()) as began,
-           case when exists (
-                  select from drover.our_detached d where d.jq_pk = h.jq_pk and d.attempt = j.jq_attempt) then 'detached'
+           case when exists (select from drover.our_detached d where d.jq_pk = h.jq_pk and d.attempt = j.jq_attempt)
+                then 'detached'
                 when h.jq_state = 'claimed' then 'claimed'
                 when j.jq_key is not null then 'sql_key'
                 when j.jq_repeat then 'sql_repeat'

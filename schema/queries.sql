@@ -555,9 +555,9 @@ select (select count(*) from due), (select string_agg(jq_pk::text, ',') from exp
 
 -- name: register
 -- Register this daemon and what its configuration names; also for a reload. A value that changed in the configuration
--- wins, else the current one stays. A daemon that lost the group, and registers under another uuid, keeps its answers to
--- commands, and still owes the others that came before. Return a sentence for every queue or host that another group
--- has: if there is one, nothing is registered.
+-- wins, else the current one stays. A daemon that lost the group, and registers under another uuid, keeps its answers
+-- to commands, and still owes the others that came before. Return a sentence for every queue or host that another
+-- group has: if there is one, nothing is registered.
 with given as materialized (select :config::jsonb as j),
 clashes as materialized (
   select 'host ' || t.host_name || ' belongs to group ' || t.host_group as clash
@@ -1522,8 +1522,8 @@ select :command::bigint, scheduler_uuid, scheduler_host || '.' || scheduler_pid,
 on conflict do nothing
 
 -- fragment: is_missing
--- Command `w` waits for the answer of scheduler `s`, which was registered before it and knows the verb. A dead one is not
--- waited for: its process is known to be `gone`, or it was not seen for two of its leases.
+-- Command `w` waits for the answer of scheduler `s`, which was registered before it and knows the verb. A dead one is
+-- not waited for: its process is known to be `gone`, or it was not seen for two of its leases.
 (s.scheduler_number < w.jq_pk and w.verb = any (s.scheduler_verbs) and not s.scheduler_uuid = any (:gone::uuid[])
  and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)
  and coalesce(w.jq_host in (s.scheduler_host, s.scheduler_host || '.' || s.scheduler_pid), true)
@@ -1533,7 +1533,8 @@ on conflict do nothing
 -- End the commands for every scheduler that all schedulers before them have acknowledged; see fragment `is_missing`.
 -- The query runs after each acknowledgement as a statement of its own, so that the last of two at the same time sees
 -- both. Return the commands that ended, and whether they have children; then, for the others, whether one of them is a
--- shutdown, and a scheduler that they wait for. A command that another session has locked is skipped: it waits for none.
+-- shutdown, and a scheduler that they wait for. A command that another session has locked is skipped, and waits for
+-- none.
 with waiting as materialized (
   select c.jq_pk, c.jq_host, v.verb
     from drover.claimable w,
