@@ -845,7 +845,7 @@ select coalesce(sum(jobs), 0)::bigint from drover.job_states
 select what, count(*) as jobs, extract(epoch from max(now() - began))::float8 as seconds,
        (array_agg(jq_pk order by began, jq_pk))[1] as longest
   from (
-    select h.jq_pk, coalesce(j.jq_attempt_start, j.jq_starttime, now()) as began,
+    select h.jq_pk, coalesce(a.att_start, now()) as began,
            case when exists (select from drover.our_detached d where d.jq_pk = h.jq_pk and d.attempt = j.jq_attempt)
                 then 'detached'
                 when h.jq_state = 'claimed' then 'claimed'
@@ -856,6 +856,8 @@ select what, count(*) as jobs, extract(epoch from max(now() - began))::float8 as
                 else 'job' end as what
       from drover.jobs_in_hand h
      cross join lateral (select * from drover.jobqueue where jq_pk = h.jq_pk offset 0) j
+      left join lateral (
+        select att_start from drover.attempt where att_jq_fk = h.jq_pk and att_attempt = j.jq_attempt limit 1) a on true
       left join drover.queue on queue_name = h.jq_queue
       left join drover.agent on agent_group = queue_group and agent_type = h.jq_type
      where h.jq_type <> 'command') in_hand

@@ -109,7 +109,7 @@ OVERVIEW: Final = [
     Case("metric_blocked", logins=SEES_ALL),
     Case("metric_blocked", logins=SEES_OWN, said="of one's own jobs", dear=READS_BLOCKED),
     Case("conditions", dear=READS_BLOCKED),
-    Case("list_quota", logins=LOGINS[:1], dear=READS_BLOCKED),
+    Case("list_quota", logins=LOGINS[:1]),
     Case("impossible_rows"),
     Case("impossible_not_looked_for"),
     Case("ended_stats", logins=SEES_ALL),

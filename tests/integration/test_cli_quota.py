@@ -73,7 +73,7 @@ def test_dry_run_of_a_drain_says_what_a_restart_costs(daemon: Daemon, ask: Ask, 
         {"jq_type": "a", "jq_args": f"gate:{gate}"},
     ])  # fmt: skip
     daemon.wait_all(jobs, "running")
-    daemon.execute("update drover.jobqueue set jq_attempt_start = now() - interval '42 min' where jq_pk = %s", first)
+    daemon.execute("update drover.jobqueue set jq_starttime = now() - interval '42 min' where jq_pk = %s", first)
     drain, restart = ask("drain --dry-run").out.splitlines()
     assert f"2 commands are finished first, the longest has run 42 min (job {first})" in drain
     assert f"2 commands begin again, the longest has run 42 min (job {first})" in restart
