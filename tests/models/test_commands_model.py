@@ -126,3 +126,25 @@ def test_shutdown_reaches_a_daemon_that_has_just_stepped_down_f137(site: Site) -
     site.give("shutdown")
     site.settle()
     assert (first.is_ending, second.is_ending) == (True, True)
+
+
+@pytest.mark.parametrize("site", [0], indirect=True)
+def test_command_ends_at_once_when_the_other_daemon_is_known_to_be_dead_f137(site: Site) -> None:
+    first, second = site.members[0], site.start()
+    site.rest()
+    site.kill(second, is_seen=True, after_its_statement=False)
+    site.give("reload")
+    site.rest(first)
+    assert site.open() == []
+
+
+@pytest.mark.parametrize("site", [0], indirect=True)
+def test_the_last_daemon_exits_when_its_shutdown_has_ended_f137(site: Site) -> None:
+    first, second = site.members[0], site.start()
+    site.rest()
+    site.kill(second, is_seen=False, after_its_statement=False)
+    site.give("shutdown")
+    while first.is_alive:
+        site.rest(first)
+        site.advance(1.0)
+    assert site.left_open == []
