@@ -660,6 +660,44 @@ select queue_name as queue, queue_group as group, scheduler_host || '.' || sched
   left join ({{jobs_in_queues}}) n on n.queue = queue_name
  where queue_present order by queue_group, queue_name
 
+-- name: list_quota
+-- Return each quota, and how many jobs wait for room in it.
+select quota_name as quota, quota_group as group, quota_most as most, quota_tenant as tenant, quota_user as user,
+       quota_queue as queue, quota_host as host, coalesce(b.waiting, 0) as waiting
+  from drover.quota
+  left join (
+    select split_part(condition, ':', 2) as name, count(*) as waiting
+      from drover.blocked_jobs where starts_with(condition, 'quota:') group by 1) b on b.name = quota_name
+ order by quota_group, quota_name
+
+-- name: unknown_of_quota
+-- Return a sentence for each thing that a quota is to name and that does not exist.
+select 'no ' || what || ' ' || name
+  from (values ('scheduler group', :group::text,
+                exists (select from drover.scheduler_group where group_name = :group::text)),
+               ('tenant', :tenant::text, exists (select from drover.tenant where tenant_name = :tenant::text)),
+               ('role', nullif(:user::text, '*'), exists (select from pg_roles where rolname = :user::text)),
+               ('queue', :queue::text, exists (select from drover.queue where queue_name = :queue::text)),
+               ('host', :host::text, exists (select from drover.host where host_name = :host::text)))
+       as named(what, name, is_known)
+ where name is not null and not is_known
+
+-- name: set_quota
+-- Make a quota, or replace the one of this name.
+insert into drover.quota (quota_name, quota_group, quota_most, quota_tenant, quota_user, quota_queue, quota_host)
+values (:name, coalesce(:group, 'default'), :most, :tenant, :user, :queue, :host)
+on conflict (quota_name) do update
+  set quota_group = excluded.quota_group, quota_most = excluded.quota_most, quota_tenant = excluded.quota_tenant,
+      quota_user = excluded.quota_user, quota_queue = excluded.quota_queue, quota_host = excluded.quota_host
+returning quota_name
+
+-- name: set_quota_most
+-- Change how many jobs a quota lets be in hand. No row: there is none of this name.
+update drover.quota set quota_most = :most where quota_name = :name returning quota_name
+
+-- name: remove_quota
+delete from drover.quota where quota_name = :name returning quota_name
+
 -- name: list_host
 select host_name as host, host_group as group, scheduler_host || '.' || scheduler_pid as scheduler,
        host_transport as transport, host_max as max, host_urgent as urgent, host_enabled as enabled,
@@ -836,6 +874,30 @@ select status_slot as slot, status_host as host, status_agent as agent, status_s
 select coalesce(sum(jobs), 0)::bigint from drover.job_states
  where state in ('claimed', 'running') and type <> 'command'
    and (:queues::text[] is null or queue = any (:queues))
+
+-- name: work_in_hand
+-- Count what schedulers have in hand by what a restart does to it: how many jobs, for how many seconds the one that was
+-- started first has run, and its number. A detached job goes on; one that was just claimed goes back to the queue.
+select what, count(*) as jobs, extract(epoch from max(now() - began))::float8 as seconds,
+       (array_agg(jq_pk order by began, jq_pk))[1] as longest
+  from (
+    select h.jq_pk, coalesce(a.att_start, now()) as began,
+           case when exists (select from drover.our_detached d where d.jq_pk = h.jq_pk and d.attempt = j.jq_attempt)
+                then 'detached'
+                when h.jq_state = 'claimed' then 'claimed'
+                when j.jq_key is not null then 'sql_key'
+                when j.jq_repeat then 'sql_repeat'
+                when j.jq_msq then 'sql'
+                when agent_kind = 'exec' then 'command'
+                else 'job' end as what
+      from drover.jobs_in_hand h
+     cross join lateral (select * from drover.jobqueue where jq_pk = h.jq_pk offset 0) j
+      left join lateral (
+        select att_start from drover.attempt where att_jq_fk = h.jq_pk and att_attempt = j.jq_attempt limit 1) a on true
+      left join drover.queue on queue_name = h.jq_queue
+      left join drover.agent on agent_group = queue_group and agent_type = h.jq_type
+     where h.jq_type <> 'command') in_hand
+ group by what order by seconds desc, what
 
 -- name: queue_in_short
 select coalesce(sum(jobs) filter (where state < 'done'), 0)::bigint,

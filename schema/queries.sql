@@ -555,8 +555,9 @@ select (select count(*) from due), (select string_agg(jq_pk::text, ',') from exp
 
 -- name: register
 -- Register this daemon and what its configuration names; also for a reload. A value that changed in the configuration
--- wins, else the current one stays. Return a sentence for every queue or host that another group has: if there is one,
--- nothing is registered.
+-- wins, else the current one stays. A daemon that lost the group, and registers under another uuid, keeps its answers
+-- to commands, and still owes the others that came before. Return a sentence for every queue or host that another
+-- group has: if there is one, nothing is registered.
 with given as materialized (select :config::jsonb as j),
 clashes as materialized (
   select 'host ' || t.host_name || ' belongs to group ' || t.host_group as clash
@@ -577,13 +578,27 @@ clashes as materialized (
          lateral drover.schedule_mistake(s.job) as mistake
    where mistake is not null),
 c as materialized (select j from given where not exists (select from clashes)),
+former as (  -- what this process was before it lost the group
+  delete from drover.scheduler using c
+   where scheduler_group = :group::text and scheduler_uuid <> :owner::uuid
+     and (scheduler_host, scheduler_pid, scheduler_boot_id, scheduler_pid_space, scheduler_pid_start)
+         = (j ->> 'host', (j ->> 'pid')::integer, j ->> 'boot_id', j ->> 'pid_space', (j ->> 'pid_start')::bigint)
+  returning scheduler_uuid, scheduler_number),
+acks as (
+  insert into drover.command_ack (ack_jq_fk, ack_scheduler, ack_name, ack_ok, ack_text)
+  select distinct on (ack_jq_fk) ack_jq_fk, :owner::uuid, ack_name, ack_ok, ack_text
+    from drover.claimable join drover.command_ack on ack_jq_fk = claim_jq_fk
+   where claim_type = 'command' and exists (select from former)
+     and ack_scheduler in (select scheduler_uuid from former)),
 me as (
   insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid, scheduler_boot_id,
                                 scheduler_pid_space, scheduler_pid_start, scheduler_version, scheduler_lease,
-                                scheduler_takes_shared, scheduler_counts, scheduler_verbs)
+                                scheduler_takes_shared, scheduler_counts, scheduler_verbs, scheduler_number)
   select :owner::uuid, :group::text, j ->> 'host', (j ->> 'pid')::integer, j ->> 'boot_id', j ->> 'pid_space',
          (j ->> 'pid_start')::bigint, j ->> 'version', (j ->> 'lease')::float8, true, true,
-         array(select jsonb_array_elements_text(j -> 'verbs')) from c
+         array(select jsonb_array_elements_text(j -> 'verbs')),
+         coalesce((select min(scheduler_number) from former), pg_sequence_last_value('drover.jobqueue_jq_pk_seq'), 0)
+    from c
   on conflict (scheduler_uuid) do update
     set scheduler_seen = now(), scheduler_version = excluded.scheduler_version,
         scheduler_host = excluded.scheduler_host, scheduler_pid = excluded.scheduler_pid,
@@ -1506,11 +1521,20 @@ select :command::bigint, scheduler_uuid, scheduler_host || '.' || scheduler_pid,
   from drover.scheduler where scheduler_uuid = :owner::uuid
 on conflict do nothing
 
+-- fragment: is_missing
+-- Command `w` waits for the answer of scheduler `s`, which was registered before it and knows the verb. A dead one is
+-- not waited for: its process is known to be `gone`, or it was not seen for two of its leases.
+(s.scheduler_number < w.jq_pk and w.verb = any (s.scheduler_verbs) and not s.scheduler_uuid = any (:gone::uuid[])
+ and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)
+ and coalesce(w.jq_host in (s.scheduler_host, s.scheduler_host || '.' || s.scheduler_pid), true)
+ and not exists (select from drover.command_ack where ack_jq_fk = w.jq_pk and ack_scheduler = s.scheduler_uuid))
+
 -- name: close_commands
--- End the commands for every scheduler that all schedulers registered before them have acknowledged. A scheduler whose
--- version does not know the verb is not waited for, nor is a dead one, which was not seen for two of its leases. The
--- query runs after each acknowledgement as a statement of its own, so that the last of two at the same time sees both.
--- Return the commands that ended, and whether they have children. A command that another session has locked is skipped.
+-- End the commands for every scheduler that all schedulers before them have acknowledged; see fragment `is_missing`.
+-- The query runs after each acknowledgement as a statement of its own, so that the last of two at the same time sees
+-- both. Return the commands that ended, and whether they have children; then, for the others, whether one of them is a
+-- shutdown, and a scheduler that they wait for. A command that another session has locked is skipped, and waits for
+-- none.
 with waiting as materialized (
   select c.jq_pk, c.jq_host, v.verb
     from drover.claimable w,
@@ -1522,17 +1546,11 @@ with waiting as materialized (
      and v.verb = any (:every::text[])),
 over as materialized (
   select w.jq_pk, coalesce(bool_and(ack_ok), false) as ok,
-         coalesce(string_agg(ack_name || ': ' || ack_text, '; ' order by ack_name),
+         coalesce(string_agg(distinct ack_name || ': ' || ack_text, '; '),
                   'no scheduler was running that knows it') as text,
          jsonb_object_agg(ack_name, ack_text) filter (where ack_name is not null) as result
     from waiting w left join drover.command_ack on ack_jq_fk = w.jq_pk
-   where not exists (
-     select from drover.scheduler s
-      where s.scheduler_number < w.jq_pk and w.verb = any (s.scheduler_verbs)
-        and s.scheduler_seen > now() - make_interval(secs => 2 * s.scheduler_lease)
-        and coalesce(w.jq_host in (s.scheduler_host, s.scheduler_host || '.' || s.scheduler_pid), true)
-        and not exists (
-          select from drover.command_ack where ack_jq_fk = w.jq_pk and ack_scheduler = s.scheduler_uuid))
+   where not exists (select from drover.scheduler s where {{is_missing}})
    group by w.jq_pk),
 free as materialized (
   select jq_pk from drover.jobqueue
@@ -1546,7 +1564,17 @@ ended as (
   returning j.jq_pk, j.jq_state::text as state, j.jq_has_children),
 announced as materialized (
   select drover.announce(array_agg(jq_pk), array_agg(state)) from ended having count(*) > 0)
-select jq_pk, jq_has_children from ended left join announced on true
+select jq_pk, jq_has_children, false as is_shutdown, null::uuid as scheduler_uuid, null::text as scheduler_host,
+       null::integer as scheduler_pid, null::text as scheduler_boot_id, null::text as scheduler_pid_space,
+       null::bigint as scheduler_pid_start
+  from ended left join announced on true
+ union all
+select null, null, bool_or(w.verb = 'shutdown'), m.scheduler_uuid, m.scheduler_host, m.scheduler_pid,
+       m.scheduler_boot_id, m.scheduler_pid_space, m.scheduler_pid_start
+  from waiting w left join lateral (select s.* from drover.scheduler s where {{is_missing}}) m on true
+ where w.jq_pk not in (select jq_pk from ended)
+ group by m.scheduler_uuid, m.scheduler_host, m.scheduler_pid, m.scheduler_boot_id, m.scheduler_pid_space,
+          m.scheduler_pid_start
 
 -- name: set_host
 -- Change the limits and filters of a host; null leaves a value as it is. The scheduler that serves the host is
@@ -2036,8 +2064,9 @@ delete from drover.scheduler_status
     or status_scheduler not in (select scheduler_uuid from drover.scheduler)
 
 -- name: unregister
--- Unregister this daemon, which exits or lets another one serve: the group has no owner, and its standbys are notified.
-with me as (delete from drover.scheduler where scheduler_uuid = :owner::uuid),
+-- Unregister this daemon, which exits, or `stays` and lets another one serve: the group has no owner, and its standbys
+-- are notified. One that stays is replaced by its next registration.
+with me as (delete from drover.scheduler where scheduler_uuid = :owner::uuid and not :stays::boolean),
 status as (delete from drover.scheduler_status where status_scheduler = :owner::uuid)
 update drover.scheduler_group set group_owner = null, group_lease_until = null
  where group_name = :group::text and group_owner = :owner::uuid

@@ -19,6 +19,7 @@ from scheduler.cli.arguments import job_number_or_name, verb_arguments
 from scheduler.cli.database_session import MASKED, NOTHING, Session, connect
 from scheduler.cli.health import SHOW_ALL
 from scheduler.cli.output import Table, as_json, failed, print_rows, printable, warn
+from scheduler.cli.restart_costs import print_costs
 from scheduler.cli.wait import Progress
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
@@ -138,7 +139,12 @@ def pause(options: Namespace, config: Config) -> int:
 
 
 def drain(options: Namespace, config: Config) -> int:
-    """Let all schedulers finish what they have in hand, and end; with --wait until they have."""
+    """Let all schedulers finish what they have in hand, and end; with --wait until they have.
+
+    With --dry-run print what would become of that work.
+    """
+    if options.dry_run:
+        return print_costs(options, config)
     with connect(config) as session:
         if not session.value("is_any_scheduler_active"):
             print(as_json({"drained": True}) if options.json else "no scheduler is active: there is nothing to drain")

@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 
 from scheduler.cli.arguments import filters_are_given
 from scheduler.cli.command_table import BY_FILTER, COMMANDS, EXAMPLES, NOTES
+from scheduler.model.verbs import VERBS
 from scheduler.package_data import version
 
 NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]*)?|inf")
@@ -107,7 +108,7 @@ def command_parser(name: str) -> ArgumentParser:
     examples = "examples:\n" + "".join(f"  {line}\n" for line in EXAMPLES.get(name, ()))
     examples = f"{NOTES[name]}\n{examples}" if name in NOTES else examples
     parser = Parser(
-        prog=f"drover {name}", description=command.help, epilog=examples,
+        prog=f"drover {name}", description=command.help, epilog=_actions(name) + examples,
         formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
     if command.needs != "nothing":
@@ -116,6 +117,13 @@ def command_parser(name: str) -> ArgumentParser:
     for declare in command.arguments:
         declare(parser)
     return parser
+
+
+def _actions(name: str) -> str:
+    """Return a line for each verb that is an action of this command, with the words that follow it."""
+    actions = {verb.cli.removeprefix(f"{name} "): verb for verb in VERBS.values() if verb.cli.startswith(f"{name} ")}
+    lines = [f"  {action} {verb.usage}\n      {verb.help}\n" for action, verb in actions.items()]
+    return "actions:\n" + "".join(lines) + "\n" if lines else ""
 
 
 # ---- what was perhaps meant

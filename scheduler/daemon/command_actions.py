@@ -241,7 +241,8 @@ def set_host(context: Context, row: CommandRow, command: Command) -> Steps[Outco
     )
     if missing:
         return Done(f"no such queue: {text_of(missing)}", ok=False)
-    return (yield from _changed(context, f"host {name}", now_is))
+    going_on = context.core.report.agents_at_work(host=name) if command.verb == "host-disable" else 0
+    return (yield from _changed(context, f"host {name}", now_is, going_on))
 
 
 def set_type(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
@@ -250,7 +251,8 @@ def set_type(context: Context, row: CommandRow, command: Command) -> Steps[Outco
     now_is, _ = yield from context.change("set_type", name=name, enabled=enabled)
     if enabled:
         context.core.reset_failed_slots(name, context.now())
-    return (yield from _changed(context, f"agent type {name}", now_is))
+    going_on = 0 if enabled else context.core.report.agents_at_work(kind=name)
+    return (yield from _changed(context, f"agent type {name}", now_is, going_on))
 
 
 def set_program(context: Context, row: CommandRow, command: Command) -> Outcome:
@@ -260,11 +262,13 @@ def set_program(context: Context, row: CommandRow, command: Command) -> Outcome:
     return Done(said, ok=ok)
 
 
-def _changed(context: Context, what: str, now_is: bytes | None) -> Steps[Outcome]:
+def _changed(context: Context, what: str, now_is: bytes | None, going_on: int) -> Steps[Outcome]:
+    """Let the core follow; return how it is now, and how many agents finish what they have in hand."""
     if now_is is None:
         return Done(f"no {what}", ok=False)
     yield from context.follow_tables()
-    return Done(f"{what}: {text_of(now_is)}")
+    who = "" if not going_on else "; 1 agent finishes" if going_on == 1 else f"; {going_on} agents finish"
+    return Done(f"{what}: {text_of(now_is)}{who and who + ' what is in hand'}")
 
 
 def pause(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:

@@ -9,8 +9,8 @@ for as long as that left it, it ends as failed with the reason.
 A command is carried out before its row ends. How it ends is kept until the row has ended, and written again if the
 answer was lost; a command that was cut off before is carried out again, here or by another daemon: each may be
 repeated, or its row is marked by the statement with the effect. A command for every scheduler is acknowledged by each;
-the daemon that finds that all have acknowledged ends the row. Between two commands the connection is free for others,
-and one that is refused or finds what it needs locked is tried again later, after those behind it.
+the daemon that finds that all have acknowledged ends the row (acknowledgements.py). Between two commands the connection
+is free for others, and one that is refused or finds what it needs locked is tried again later, after those behind it.
 
 The entry of a verb in model/verbs.py names what carries it out: an action (command_actions.py) or a query. A command
 `run` goes on by itself once it has begun: it is not read again, and query `close_runs` ends it when its jobs have
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
+from scheduler.daemon.acknowledgements import LOOK_S, Acknowledgements
 from scheduler.daemon.log import log_line
 from scheduler.drivers.host_scripts import HostScripts
 from scheduler.drivers.loop import ConnectionLostError, Steps
@@ -127,6 +128,7 @@ class Context:
     rescan: Callable[[], None]
     start_schedules_in: Callable[[float], None]  # seconds
     daemon: DaemonControl
+    is_gone: Callable[[Cells], bool]  # the process of another daemon; see Acknowledgements
 
     def change(self, query: str, **values: object) -> Steps[Cells]:
         """Run a query that changes something, and return its row. Errors: NoRowError."""
@@ -205,7 +207,7 @@ class Commands:
         self._is_read = False  # the last read was answered
         self._moved: set[int] = set()  # jobs that commands were about since these were read
         self._moved_others = False  # and jobs that they did not name
-        self._has_acknowledged = False  # a command for every scheduler
+        self.acknowledgements = Acknowledgements(self._ask, context.settle, context.is_gone)
         self._passed: dict[int, float] = {}  # those that are not read again, until when
         self._ends: dict[int, Done] = {}  # how commands end that were carried out
         self._progress: dict[int, object] = {}  # of those that take several tries
@@ -254,7 +256,7 @@ class Commands:
             self._patience = {pk: seconds for pk, seconds in self._patience.items() if pk in waiting}
             self._stuck = {pk: since for pk, since in self._stuck.items() if pk in waiting}
         # The commands whose jobs have all ended, however many others there are to carry out.
-        if (yield from self._close("close_runs")):
+        if (yield from self._close_runs()):
             yield from self._next()
 
     def carry_out_next(self) -> Steps[None]:
@@ -278,7 +280,7 @@ class Commands:
 
     def _next(self) -> Steps[None]:
         """Go on with the next; what an operator commanded of every scheduler is ended before that of others."""
-        if self._rows and (self._rows[0].of_operator or not self._has_acknowledged):
+        if self._rows and (self._rows[0].of_operator or not self.acknowledgements.has_new):
             self._go_on()
         elif self._rows:
             yield from self._close_acknowledged()
@@ -286,18 +288,21 @@ class Commands:
         else:
             if self._is_more:
                 self._read_in(0.0)
-            if self._has_acknowledged or not self._is_more:  # the statement looks at all that wait
+            if self.acknowledgements.has_new or not self._is_more:  # the statement looks at all that wait
                 yield from self._close_acknowledged()
 
     def _close_acknowledged(self) -> Steps[None]:
-        """End the commands that all schedulers have acknowledged."""
-        self._has_acknowledged = False
-        yield from self._close("close_commands", every=VERBS_ABOUT["every"])
-
-    def _close(self, query: str, **values: object) -> Steps[bool]:
-        """End commands that are over; return False if that was refused, and the next is carried out."""
+        """End the commands that all schedulers have acknowledged; look again soon at those that wait for others."""
         try:
-            self._context.settle((yield from self._ask(query, **values)))
+            if (yield from self.acknowledgements.close()):
+                self._read_in(LOOK_S)
+        except RefusedError:
+            self._go_on()
+
+    def _close_runs(self) -> Steps[bool]:
+        """End the commands `run` that are over; return False if that was refused, and the next is carried out."""
+        try:
+            self._context.settle((yield from self._ask("close_runs")))
         except RefusedError:
             self._go_on()
             return False
@@ -388,6 +393,7 @@ class Commands:
         """Acknowledge and obey: nothing can be acknowledged after it, and it is done once, acknowledged or not."""
         is_new = row.pk not in self._obeyed
         self._obeyed.add(row.pk)
+        self.acknowledgements.obeys_shutdown = True
         try:
             yield from self._acknowledge(row, Done("shutting down"))
             yield from self._close_acknowledged()
@@ -399,8 +405,7 @@ class Commands:
             yield from self._act(row, command)
 
     def _acknowledge(self, row: CommandRow, done: Done) -> Steps[None]:
-        self._has_acknowledged = True
-        yield from self._ask("acknowledge", command=row.pk, ok=done.ok, text=done.text)
+        yield from self.acknowledgements.acknowledge(row.pk, done.text, ok=done.ok)
 
     def _step_down(self, row: CommandRow, command: Command) -> Steps[Outcome]:
         rows = yield from self._ask("may_step_down", command=row.pk, name=command.values["group"])

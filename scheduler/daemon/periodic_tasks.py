@@ -56,7 +56,7 @@ class PeriodicTasks:
 
     def __init__(
         self, loop: Loop, timers: Scheduler, core: Core, lease: Lease, ask: Ask, connections: Connections,
-        daemon: DaemonControl, detached: DetachedJobs,
+        daemon: DaemonControl, detached: DetachedJobs, is_gone: Callable[[Cells], bool],
     ) -> None:  # fmt: skip
         self._uncounted: Counted = {}  # for drover metrics and stats, not in the database yet
         self._loop, self._timers, self._core, self._lease = loop, timers, core, lease
@@ -69,7 +69,7 @@ class PeriodicTasks:
         self._began = loop.now
         rescan, go_on = partial(self.bring_forward, "rescan"), partial(self._due_in, "next command", 0.0)
         schedules_in = partial(self._due_in, "schedules")
-        self.context = Context(core, lambda: loop.now, ask, rescan, schedules_in, daemon)
+        self.context = Context(core, lambda: loop.now, ask, rescan, schedules_in, daemon, is_gone)
         self._put_off = PutOffJobs(self.context, partial(self._due_in, "put off"))
         self.commands = Commands(self.context, ACTIONS, self.read_commands_in, go_on)
         self._tasks: dict[str, Callable[[], Steps[None]]] = {

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import attrs
 
+from scheduler.daemon.acknowledgements import Acknowledgements
 from scheduler.daemon.command_rows import DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.detached_jobs import DetachedJobs
@@ -24,7 +25,7 @@ from scheduler.daemon.schedule_starts import described
 from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.os_calls import Identity, identity, is_gone
 from scheduler.drivers.process_spec import EXEC_DIRECTORY
-from scheduler.drivers.statement_runner import LOCK_TIMEOUT, RefusedError, Statements
+from scheduler.drivers.statement_runner import LOCK_TIMEOUT, RefusedError, Statements, answer_to
 from scheduler.drivers.statements import Query, to_json
 from scheduler.errors import ConfigError
 from scheduler.model.config import Condition, Config, Queue
@@ -38,7 +39,7 @@ from scheduler.package_data import version
 from scheduler.policy.core import Core
 from scheduler.policy.group_lease import Lease, LeaseStatement, Owner
 
-LEAVE_S: Final = 2.0  # for the last statement
+LEAVE_S: Final = 2.0  # for each of the last statements
 CHANNELS: Final = (  # of notifications that make tasks due
     "drover_command", "drover_queue", "drover_due", "drover_recovery", "drover_delivery", "drover_change",
 )  # fmt: skip
@@ -70,7 +71,7 @@ class Watch:
         self._statements = Statements(loop, each.watch, each.queries, each.refused, limit=limit_s)
         detached = DetachedJobs(core, lambda: loop.now, self.ask, daemon.host_scripts, schedinfo)
         self.periodic = PeriodicTasks(
-            loop, config.scheduler, core, self.lease, self.ask, self.connections, daemon, detached
+            loop, config.scheduler, core, self.lease, self.ask, self.connections, daemon, detached, self._is_gone
         )
 
     def reload(self, config: Config) -> None:
@@ -244,7 +245,7 @@ class Watch:
 
         Only the database knows which group has a host or a queue.
         """
-        rows = yield from self.ask("register", config=_described(config, self._identity, self._pid_space_suffix))
+        rows = yield from self.ask("register", config=registration(config, self._identity, self._pid_space_suffix))
         if clashes := sorted(text_of(row[0]) for row in rows):
             other = ": another group has it; rename it here"
             raise ConfigError("\n".join(clash + other * (" belongs to group " in clash) for clash in clashes))
@@ -260,16 +261,19 @@ class Watch:
         if not rows:
             self.lease.connected(self._loop.now)
             return
-        owner, lapsed, host, pid, boot_id, pid_space, pid_start, taken = rows[0]
-        is_dead = False
-        if owner is not None and pid is not None:
-            space = text_of(pid_space).removesuffix(self._pid_space_suffix)
-            is_dead = is_gone(Identity(text_of(host), int(pid), text_of(boot_id), space, int(text_of(pid_start))))
+        owner, lapsed, host, pid, *process, taken = rows[0]
+        is_dead = owner is not None and pid is not None and self._is_gone((host, pid, *process))
         if self.lease.owner.uuid is None and owner is not None and not is_dead:
             who = f"{text_of(host)}.{text_of(pid)}"
             log_line("info", f"standing by: group {self._config.scheduler.group} is served by {who}")
         uuid = None if owner is None else text_of(owner)
         self.lease.looked(Owner(uuid, lapsed == b"t", is_dead, text_of(taken)), self._loop.now)
+
+    def _is_gone(self, process: Cells) -> bool:
+        """Return whether the process of a daemon has ended: host, pid, boot id, pid namespace and start time."""
+        host, pid, boot_id, pid_space, pid_start = map(text_of, process)
+        space = pid_space.removesuffix(self._pid_space_suffix)
+        return is_gone(Identity(host, int(pid), boot_id, space, int(pid_start)))
 
     def _take_lease(self) -> Steps[None]:
         """Take the group over, unless another daemon was faster, maybe its owner with a renewal."""
@@ -310,7 +314,7 @@ class Watch:
         self._renewed((yield from self.ask("renew_lease", lease=self._config.scheduler.lease)))
 
     def _leave_group(self) -> Steps[None]:
-        yield from self.ask("unregister")
+        yield from self.ask("unregister", stays=True)
         self._renewed([])
 
     def _renewed(self, rows: list[Cells]) -> None:
@@ -330,14 +334,28 @@ class Watch:
         self.connections.set_owner(self.owner)
 
     def release_group(self, done: Callable[[], None]) -> None:
-        """Release the group and call `done`, in any case."""
+        """Release the group and call `done`, in any case; if we obey a command to shut down, when that has ended."""
         self.lease.leave()
         self.periodic.stop()
+        Task(self._loop, self._leave(), lambda _: done()).start()
+
+    def _leave(self) -> Steps[None]:
+        """Unregister, then end the commands for every scheduler."""
         watch, queries = self.connections.watch, self.connections.queries
         if rows := as_rows(self.periodic.take_counted()):
-            watch.ask(queries["count"], {"rows": to_json(rows)}, lambda _: None, limit_s=LEAVE_S)
-        values = {"group": self._config.scheduler.group, "owner": self.owner}
-        watch.ask(queries["unregister"], values, lambda _: done(), limit_s=LEAVE_S)
+            yield from answer_to(watch, queries["count"], {"rows": to_json(rows)}, limit_s=LEAVE_S)
+        values = {"group": self._config.scheduler.group, "owner": self.owner, "stays": False}
+        yield from answer_to(watch, queries["unregister"], values, limit_s=LEAVE_S)
+        yield from self._answers.finish(lambda: self._loop.now, 2 * self._config.scheduler.lease)
+
+    @property
+    def _answers(self) -> Acknowledgements:
+        return self.periodic.commands.acknowledgements
+
+    @property
+    def awaits_answers(self) -> bool:
+        """Return whether we have released the group, and a command to shut down has not ended."""
+        return self._answers.are_awaited
 
 
 _LEASE_STEPS: Final[dict[LeaseStatement, Callable[[Watch], Steps[None]]]] = {
@@ -350,7 +368,7 @@ _LEASE_STEPS: Final[dict[LeaseStatement, Callable[[Watch], Steps[None]]]] = {
 }
 
 
-def _described(config: Config, identity: Identity, pid_space_suffix: str) -> dict[str, Any]:
+def registration(config: Config, identity: Identity, pid_space_suffix: str) -> dict[str, Any]:
     """Return what query `register` writes down of us and of our configuration."""
     queues = {config.scheduler.group: Queue()} | config.queues  # each group has a queue of its own name
     return {

@@ -419,7 +419,9 @@ class Daemon:
 
     def signalled(self, number: int) -> None:
         """Obey a signal: end, or show what is in hand."""
-        if number == SIGINT:
+        if self.watch.awaits_answers and number in (SIGINT, SIGTERM, SIGQUIT, LEAVE):
+            self._end()
+        elif number == SIGINT:
             self.drain()
         elif number in (SIGTERM, SIGQUIT):
             self.stop()
@@ -485,6 +487,8 @@ class Daemon:
         self.notifier.stopping()
 
     def _end_unsaved(self) -> None:
+        if self.watch.awaits_answers:
+            return  # all is saved
         if alive := self.core.report.alive():
             log_line("error", f"not dead in time: {alive}; the next scheduler of the group gives their jobs back")
         else:
@@ -507,8 +511,13 @@ class Daemon:
 
     def _release_and_end(self) -> None:
         """Release the group and end: all is saved and every child is dead."""
-        self.loop.at(self.loop.now + LAST_WORDS_S, self._end)
+        self.loop.at(self.loop.now + LAST_WORDS_S, self._end_in_time)
         self.watch.release_group(self._end)
+
+    def _end_in_time(self) -> None:
+        """End though the database has not answered, but not while it does and another daemon is waited for."""
+        if not self.watch.awaits_answers:
+            self._end()
 
     def _end(self) -> None:
         if not self._over:

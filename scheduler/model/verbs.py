@@ -118,8 +118,10 @@ _ENTRIES: Final = (
     Verb("run", ANY, "JOB...", "run jobs by hand; it ends when all have ended", "run", "", True),
     Verb("pause", ANY, "[QUEUE...]", "start no more jobs of a queue", "pause", "pause"),
     Verb("continue", ANY, "[QUEUE...]", "start jobs of a paused queue again", "pause", "continue"),
-    Verb("poll", EVERY, "[QUEUE...]", "make schedulers look for jobs now", "poll", "poll"),
-    Verb("reexec", EVERY, "", "go on as the program that is there now, with all agents alive", "reexec", "reexec"),
+    Verb("poll", EVERY, "[QUEUE...]", "read the queue now, which schedulers also do by themselves", "poll", "poll"),
+    Verb(
+        "reexec", EVERY, "", "replace the daemon by the installed version, without stopping agents", "reexec", "reexec"
+    ),
     Verb("add-queue", ANY, "QUEUE CONCURRENCY", "make a queue", "add_queue", "queue add"),
     Verb("remove-queue", ANY, "QUEUE", "remove a queue that is empty", "remove_queue", "queue remove"),
     Verb("set-concurrency", ANY, "QUEUE CONCURRENCY", "let so many jobs of a queue run", "set_queue", "queue set"),
@@ -130,11 +132,17 @@ _ENTRIES: Final = (
     ),
     Verb("set-rate", ANY, "QUEUE [LIMIT...]", "let so many jobs of a queue start in a time", "set_rate", "queue rate"),
     Verb("host-enable", HOST, "NAME", "start agents on a host again", "set_host", "host enable"),
-    Verb("host-disable", HOST, "NAME", "start no agents on a host", "set_host", "host disable"),
+    Verb(
+        "host-disable", HOST, "NAME", "start nothing new on a host; what is in hand there is finished", "set_host",
+        "host disable",
+    ),
     Verb("host-max", HOST, "NAME MAX [URGENT]", "let so many agents run on a host", "set_host", "host max"),
     Verb("host-filter", HOST, "NAME FILTER...", "take certain jobs only on a host", "set_host", "host filter"),
     Verb("agent-enable", TYPE, "NAME", "serve an agent type", "set_type", "agent enable"),
-    Verb("agent-disable", TYPE, "NAME", "serve an agent type no more", "set_type", "agent disable"),
+    Verb(
+        "agent-disable", TYPE, "NAME", "start nothing new of an agent type; what is in hand is finished", "set_type",
+        "agent disable",
+    ),
     Verb(
         "agent-canary", TYPE, "NAME", "try the new program of an agent type in one slot, from the first item on",
         "set_program", "agent canary",

@@ -59,6 +59,11 @@ class Report:
         """Return the row of every slot, for the first show and the slow one."""
         return [_slot_row(slot, now) for slot in self._slots()]
 
+    def agents_at_work(self, *, host: str | None = None, kind: str | None = None) -> int:
+        """Return how many agents have something in hand, on this host and of this type if these are given."""
+        busy = (slot for slot in self._state.slots.all if slot.job is not None)
+        return sum(host in (None, slot.host.name) and kind in (None, slot.pool.name) for slot in busy)
+
     def _slots(self) -> list[Slot]:
         return [slot for slot in self._state.slots.all if not slot.is_vacant]
 

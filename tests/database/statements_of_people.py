@@ -60,6 +60,7 @@ JOBS: Final = [
     Case("jobs_by_name"),
     Case("ended_in_vain", jobs=SOME),
     Case("jobs_in_hand"),
+    Case("work_in_hand"),
     Case("top_jobs", logins=SEES_ALL),
     Case("top_jobs", logins=SEES_OWN, said="of one's own jobs", dear=READS_BLOCKED),
     Case("choose_jobs", dear=READS_ALL),
@@ -111,6 +112,7 @@ OVERVIEW: Final = [
     Case("metric_blocked", logins=SEES_ALL),
     Case("metric_blocked", logins=SEES_OWN, said="of one's own jobs", dear=READS_BLOCKED),
     Case("conditions", dear=READS_BLOCKED),
+    Case("list_quota", logins=LOGINS[:1]),
     Case("impossible_rows"),
     Case("impossible_not_looked_for"),
     Case("ended_stats", logins=SEES_ALL),
@@ -129,6 +131,7 @@ NOT_LOOKED_AT: Final = {
     "limit_statement", "missing_roles", "public_is_open", "may_register", "role_connection_limit", "notify_doctor",
     "is_operator", "limit_session", "be_visitor", "may_command", "flush_jobs", "add_dependencies", "set_up_job",
     "read_columns", "resubmit_jobs", "insert_commands", "answers", "add_schedule", "remove_schedule", "hide_job",
+    "set_quota", "set_quota_most", "remove_quota", "unknown_of_quota",
     "subscribe", "unsubscribe", "enable_subscription", "disable_subscription", "post_event", "withdraw_commands",
     # parts of a page, which tests/database/test_job_lists.py looks at together
     "jobs_among", "jobs_in_zones", "newest_zone", "numbers_beside_zones", "numbers_in_groups", "words_of_jobs",

@@ -82,7 +82,7 @@ CHORES: dict[str, dict[str, object]] = {
     "rescue": {"live": [], "age": 60.0},
     "read_commands": {**VERBS_ABOUT, "passed": []},
     "close_runs": {},
-    "close_commands": {"every": VERBS_ABOUT["every"]},
+    "close_commands": {"every": VERBS_ABOUT["every"], "gone": []},
     "remove_dead": {"age": 60.0},
     "queue_deliveries": {"most": 200},
     "find_unserved": {"places": 100, "most": 200, "type": "", "queue": ""},

@@ -10,6 +10,7 @@ from scheduler.cli.database_session import STATEMENT_FILES, Session, statement, 
 REFUSED = {
     "drover_scheduler": {
         "flush_jobs", "set_up_job", "resubmit_jobs", "insert_commands", "add_dependencies", "add_schedule",
+        "set_quota", "set_quota_most", "remove_quota",
         "hide_job", "subscribe", "unsubscribe", "enable_subscription", "disable_subscription", "post_event",
         "withdraw_commands", "command_waits", "ended_in_vain",
     },

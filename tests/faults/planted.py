@@ -46,6 +46,27 @@ def _fault(name: str, file: str, old: str, new: str, *tests: str, near: str = ""
 
 FAULTS: Final = (
     _fault(
+        "shutdown_waits_for_no_answer",
+        "scheduler/daemon/acknowledgements.py",
+        "self._is_missing()) and self.obeys_shutdown",
+        "self._is_missing()) and not self.obeys_shutdown",
+        "models/test_commands_model.py::test_the_last_daemon_exits_when_its_shutdown_has_ended_f137",
+    ),
+    _fault(
+        "dead_process_is_waited_for",
+        "scheduler/daemon/acknowledgements.py",
+        "row[3] is not None and",
+        "row[3] is None and",
+        "models/test_commands_model.py::test_command_ends_at_once_when_the_other_daemon_is_known_to_be_dead_f137",
+    ),
+    _fault(
+        "number_of_a_daemon_that_registers_anew_is_new",
+        QUERIES,
+        "coalesce((select min(scheduler_number) from former), pg",
+        "coalesce(pg",
+        "models/test_commands_model.py::test_shutdown_reaches_a_daemon_that_has_just_lost_its_group_f137",
+    ),
+    _fault(
         "lease_taken_counts_from_the_answer",
         "scheduler/policy/group_lease.py",
         "            self._taken = at\n            self.until = self._asked_at",

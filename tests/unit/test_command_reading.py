@@ -25,7 +25,13 @@ class Watch:
         self.again: list[float] = []
         nothing: Any = None
         context = Context(
-            make_core(), lambda: self.now, self._ask, rescan=nothing, start_schedules_in=nothing, daemon=nothing
+            make_core(),
+            lambda: self.now,
+            self._ask,
+            rescan=nothing,
+            start_schedules_in=nothing,
+            daemon=nothing,
+            is_gone=nothing,
         )
         self.commands = Commands(context, ACTIONS, self.again.append, self._go_on)
 
