@@ -215,7 +215,8 @@ class Lease:
         if at is None:
             self._fire(LeaseEvent.NOT_TAKEN, now)
         elif self._fire(LeaseEvent.TAKEN, now):
-            self._taken, self._is_hurried = at, False
+            self._is_hurried = False
+            self._taken = at
             self.until = self._asked_at + self._timers.lease
 
     def rescued(self, now: float) -> None:
