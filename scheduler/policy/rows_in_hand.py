@@ -32,13 +32,11 @@ def lines(state: State) -> Iterator[str]:
 
 
 def _rows(job: Job) -> Iterator[str]:
+    found = [(slot.item, STATE_NAMES[slot.state], slot) for slot in job.pool.slots if slot.job is job and slot.item]
     for slot in job.pool.slots:
-        if slot.job is job and slot.item is not None:
-            yield f"{_row(slot.item)} {STATE_NAMES[slot.state]} {_place(slot, job)}"
-    for slot in job.pool.slots:
-        for owner, item, _ in slot.prefetched or ():
-            if owner is job:
-                yield f"{_row(item)} prefetched, {_place(slot, job)}"
+        found += [(item, "prefetched,", slot) for owner, item, _ in slot.prefetched or () if owner is job]
+    for item, state, slot in sorted(found, key=lambda each: each[0].number):
+        yield f"{_row(item)} {state} {_place(slot, job)}"
     for host, lane in job.lanes.items():
         where = "waits" if host is None else f"waits for host {host}"
         for item in lane.items:
