@@ -3,6 +3,15 @@ SET check_function_bodies = false;
 
 CREATE SCHEMA drover;
 
+CREATE TYPE drover.batch_move AS (
+	pk bigint,
+	at tid,
+	was text,
+	state text,
+	was_queue text,
+	queue text
+);
+
 CREATE TYPE drover.job_mode AS ENUM (
     'background',
     'manual'
@@ -254,6 +263,99 @@ CREATE FUNCTION drover.attributes_of(asked text, OUT key text, OUT value text, O
     AS $$
   select split_part(w, '=', 1), substr(w, strpos(w, '=') + 1), n
     from regexp_split_to_table(btrim(asked), '\s+') with ordinality as t(w, n) where n > 1
+$$;
+
+CREATE TABLE drover.jobqueue (
+    jq_pk bigint NOT NULL,
+    jq_job_fk bigint,
+    jq_name text,
+    jq_type text NOT NULL,
+    jq_args text DEFAULT ''::text NOT NULL,
+    jq_variables jsonb,
+    jq_msq boolean DEFAULT false NOT NULL,
+    jq_runonpfile text,
+    jq_host text,
+    jq_key text,
+    jq_tolerate bigint DEFAULT 0 NOT NULL,
+    jq_repeat boolean DEFAULT false NOT NULL,
+    jq_queue text DEFAULT 'default'::text,
+    jq_urgent boolean DEFAULT false NOT NULL,
+    jq_priority text DEFAULT 'n'::text NOT NULL COLLATE pg_catalog."C",
+    jq_not_before timestamp with time zone,
+    jq_not_after timestamp with time zone,
+    jq_wait_until timestamp with time zone,
+    jq_expires_at timestamp with time zone,
+    jq_live_key text,
+    jq_max_interruptions integer DEFAULT 3 NOT NULL,
+    jq_retries integer DEFAULT 0 NOT NULL,
+    jq_timeout interval,
+    jq_unique_key text,
+    jq_delete text[],
+    jq_mode drover.job_mode DEFAULT 'background'::drover.job_mode NOT NULL,
+    jq_state drover.job_state DEFAULT 'queued'::drover.job_state NOT NULL,
+    jq_attempt integer DEFAULT 0 NOT NULL,
+    jq_owner uuid,
+    jq_schedinfo text,
+    jq_interruptions integer DEFAULT 0 NOT NULL,
+    jq_failures integer DEFAULT 0 NOT NULL,
+    jq_rescued integer DEFAULT 0 NOT NULL,
+    jq_retry_at timestamp with time zone,
+    jq_unmet integer DEFAULT 0 NOT NULL,
+    jq_has_children boolean DEFAULT false NOT NULL,
+    jq_wanted text,
+    jq_queued timestamp with time zone DEFAULT now() NOT NULL,
+    jq_starttime timestamp with time zone,
+    jq_endtime timestamp with time zone,
+    jq_endtext text,
+    jq_end_bits integer DEFAULT 0 NOT NULL,
+    jq_exitcode integer,
+    jq_signal text,
+    jq_result jsonb,
+    jq_itemsprocessed bigint DEFAULT 0 NOT NULL,
+    jq_itemsfailed bigint DEFAULT 0 NOT NULL,
+    jq_itemstotal bigint,
+    jq_checkpoint jsonb,
+    jq_elapsedtime interval,
+    jq_processedtime interval,
+    jq_expected_end timestamp with time zone,
+    jq_done_by uuid,
+    jq_done_host text,
+    jq_done_pid integer,
+    jq_submitter name DEFAULT SESSION_USER NOT NULL,
+    jq_resubmit_of bigint,
+    jq_first_start timestamp with time zone,
+    jq_attempt_start timestamp with time zone,
+    jq_blocked_count integer,
+    jq_batch xid8,
+    CONSTRAINT jobqueue_jq_max_interruptions_check CHECK ((jq_max_interruptions >= 0)),
+    CONSTRAINT jobqueue_jq_priority_check CHECK (((jq_priority = 'n'::text) OR (jq_priority ~ '^[A-Za-z0-9]{1,16}$'::text))),
+    CONSTRAINT jobqueue_jq_retries_check CHECK ((jq_retries >= '-1'::integer)),
+    CONSTRAINT jobqueue_jq_timeout_check CHECK (((jq_timeout > '00:00:00'::interval) AND (jq_timeout <= '100 years'::interval))),
+    CONSTRAINT jobqueue_jq_tolerate_check CHECK ((jq_tolerate >= 0)),
+    CONSTRAINT jobqueue_jq_unmet_check CHECK ((jq_unmet >= 0)),
+    CONSTRAINT jobqueue_jq_variables_check CHECK ((jsonb_typeof(jq_variables) = 'object'::text)),
+    CONSTRAINT jobqueue_key_needs_sql CHECK (((jq_key IS NULL) OR jq_msq)),
+    CONSTRAINT jobqueue_name_is_type_dot_nonce CHECK (((jq_name ~ '^[^.[:space:]]+[.][^.[:space:]]+$'::text) AND (split_part(jq_name, '.'::text, 1) = jq_type))),
+    CONSTRAINT jobqueue_repeat_needs_sql CHECK (((NOT jq_repeat) OR jq_msq)),
+    CONSTRAINT jobqueue_start_window_is_of_dates CHECK ((((LEAST(jq_not_before, jq_not_after) AT TIME ZONE 'UTC'::text) >= '0001-01-02 00:00:00'::timestamp without time zone) AND ((GREATEST(jq_not_before, jq_not_after) AT TIME ZONE 'UTC'::text) <= '9999-12-31 09:59:59'::timestamp without time zone))),
+    CONSTRAINT jobqueue_state_says_who_and_when CHECK (
+CASE
+    WHEN (jq_state < 'done'::drover.job_state) THEN ((jq_endtime IS NULL) AND (jq_end_bits = 0) AND ((jq_starttime IS NULL) = (jq_owner IS NULL)) AND ((jq_owner IS NOT NULL) = ((jq_state = 'claimed'::drover.job_state) OR (jq_state = 'running'::drover.job_state))))
+    ELSE ((jq_owner IS NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NOT NULL) AND
+    CASE jq_state
+        WHEN 'done'::drover.job_state THEN (jq_end_bits = ANY ('{1,5}'::integer[]))
+        WHEN 'skipped'::drover.job_state THEN (jq_end_bits = ANY ('{1,2}'::integer[]))
+        ELSE (jq_end_bits = ANY ('{2,6}'::integer[]))
+    END)
+END)
+)
+WITH (fillfactor='40', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+CREATE FUNCTION drover.batch_of(job drover.jobqueue) RETURNS xid8
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select case when job.jq_unique_key is null and job.jq_not_after is null and job.jq_state <> 'blocked'
+              then pg_catalog.pg_current_xact_id() else job.jq_batch end
 $$;
 
 CREATE FUNCTION drover.block_of(pk bigint) RETURNS bigint
@@ -527,50 +629,49 @@ CREATE FUNCTION drover.change_taken(verb text, words text, jobs bigint[], OUT ch
     SET jit TO 'off'
     AS $$
 declare
-  kept bigint[];
+  target job_state := case when verb = 'cancel' then 'cancelled' when verb = 'ice' then 'skipped'
+                           when verb = 'hold' then 'held'
+                           when verb in ('release', 'unblock', 'retry') then 'queued' end;
+  ends   boolean := coalesce(target in ('cancelled', 'skipped'), false);
+  moves  batch_move[];
+  kept   bigint[];
 begin
   refused := '{}';
   changed := '{}';
   if jobs = '{}' then
     return;
-  end if;
-  if verb = 'cancel' then
-    with done as (
-      update jobqueue
-         set jq_state = 'cancelled', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(),
-             jq_end_bits = 2, jq_endtext = coalesce(nullif(words, ''), 'cancelled'), jq_wait_until = null
-       where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk), array_agg(jq_pk) filter (where jq_has_children) into changed, parents from done;
-  elsif verb = 'ice' then
-    with done as (
-      update jobqueue
-         set jq_state = 'skipped', jq_starttime = coalesce(jq_first_start, now()), jq_endtime = now(),
-             jq_end_bits = 1, jq_endtext = 'on ice', jq_wait_until = null
-       where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk), array_agg(jq_pk) filter (where jq_has_children) into changed, parents from done;
-  elsif verb = 'hold' then
-    with done as (update jobqueue set jq_state = 'held' where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk) into changed from done;
-  elsif verb = 'release' then
-    with done as (update jobqueue set jq_state = 'queued' where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk) into changed from done;
-  elsif verb = 'unblock' then
-    with done as (
-      update jobqueue
-         set jq_state = 'queued', jq_retry_at = null,
-             jq_wait_until = case when jq_not_before > now() then jq_not_before end
-       where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk) into changed from done;
-  elsif verb = 'priority' then
-    with done as (update jobqueue set jq_priority = words where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk) into changed from done;
-  elsif verb = 'move' then
-    with done as (update jobqueue set jq_queue = words where jq_pk = any (jobs) returning *)
-    select array_agg(jq_pk) into changed from done;
   elsif verb = 'retry' then
-    select * into changed, refused from drover.retry_taken(jobs);
-  else
+    select * into changed, refused, moves from drover.retry_taken(jobs);
+  elsif target is null and verb not in ('priority', 'move') then
     raise exception 'no verb for many jobs: %', verb;
+  else
+    with was as materialized (
+      select jq_pk as pk, jq_queue as queue, jq_batch as batch,
+             counted_state(jq_state, jq_unmet, jq_wait_until) as state
+        from jobqueue where jq_pk = any (jobs)),
+    done as (
+      update jobqueue j
+         set jq_state = coalesce(target, jq_state), jq_batch = batch_of(j),
+             jq_starttime = case when ends then coalesce(jq_first_start, now()) else jq_starttime end,
+             jq_endtime = case when ends then now() else jq_endtime end,
+             jq_end_bits = case when verb = 'ice' then 1 when ends then 2 else jq_end_bits end,
+             jq_endtext = case when verb = 'ice' then 'on ice'
+                               when ends then coalesce(nullif(words, ''), 'cancelled') else jq_endtext end,
+             jq_wait_until = case when ends then null
+                                  when verb <> 'unblock' then jq_wait_until
+                                  when jq_not_before > now() then jq_not_before end,
+             jq_retry_at = case when verb <> 'unblock' then jq_retry_at end,
+             jq_priority = case when verb = 'priority' then words else jq_priority end,
+             jq_queue = case when verb = 'move' then words else jq_queue end
+        from was where jq_pk = was.pk
+      returning jq_pk, ends and jq_has_children as is_parent, is_of_batch(was.batch, j) as is_ours,
+                row(jq_pk, j.ctid, was.state, counted_state(jq_state, jq_unmet, jq_wait_until), was.queue,
+                    jq_queue)::batch_move as move)
+    select array_agg(jq_pk), array_agg(jq_pk) filter (where is_parent), array_agg(move) filter (where is_ours)
+      into changed, parents, moves from done;
+  end if;
+  if moves <> '{}' then
+    perform settle_batch(moves, target);
   end if;
   changed := coalesce(changed, '{}');
   kept := array(select unnest(jobs) except select unnest(changed));
@@ -829,91 +930,6 @@ CREATE FUNCTION drover.count_ends(pks bigint[], states text[]) RETURNS void
   select 'ended', array[type, state, code], sum(jobs) from ended group by type, state, code
 $$;
 
-CREATE TABLE drover.jobqueue (
-    jq_pk bigint NOT NULL,
-    jq_job_fk bigint,
-    jq_name text,
-    jq_type text NOT NULL,
-    jq_args text DEFAULT ''::text NOT NULL,
-    jq_variables jsonb,
-    jq_msq boolean DEFAULT false NOT NULL,
-    jq_runonpfile text,
-    jq_host text,
-    jq_key text,
-    jq_tolerate bigint DEFAULT 0 NOT NULL,
-    jq_repeat boolean DEFAULT false NOT NULL,
-    jq_queue text DEFAULT 'default'::text,
-    jq_urgent boolean DEFAULT false NOT NULL,
-    jq_priority text DEFAULT 'n'::text NOT NULL COLLATE pg_catalog."C",
-    jq_not_before timestamp with time zone,
-    jq_not_after timestamp with time zone,
-    jq_wait_until timestamp with time zone,
-    jq_expires_at timestamp with time zone,
-    jq_live_key text,
-    jq_max_interruptions integer DEFAULT 3 NOT NULL,
-    jq_retries integer DEFAULT 0 NOT NULL,
-    jq_timeout interval,
-    jq_unique_key text,
-    jq_delete text[],
-    jq_mode drover.job_mode DEFAULT 'background'::drover.job_mode NOT NULL,
-    jq_state drover.job_state DEFAULT 'queued'::drover.job_state NOT NULL,
-    jq_attempt integer DEFAULT 0 NOT NULL,
-    jq_owner uuid,
-    jq_schedinfo text,
-    jq_interruptions integer DEFAULT 0 NOT NULL,
-    jq_failures integer DEFAULT 0 NOT NULL,
-    jq_rescued integer DEFAULT 0 NOT NULL,
-    jq_retry_at timestamp with time zone,
-    jq_unmet integer DEFAULT 0 NOT NULL,
-    jq_has_children boolean DEFAULT false NOT NULL,
-    jq_wanted text,
-    jq_queued timestamp with time zone DEFAULT now() NOT NULL,
-    jq_starttime timestamp with time zone,
-    jq_endtime timestamp with time zone,
-    jq_endtext text,
-    jq_end_bits integer DEFAULT 0 NOT NULL,
-    jq_exitcode integer,
-    jq_signal text,
-    jq_result jsonb,
-    jq_itemsprocessed bigint DEFAULT 0 NOT NULL,
-    jq_itemsfailed bigint DEFAULT 0 NOT NULL,
-    jq_itemstotal bigint,
-    jq_checkpoint jsonb,
-    jq_elapsedtime interval,
-    jq_processedtime interval,
-    jq_expected_end timestamp with time zone,
-    jq_done_by uuid,
-    jq_done_host text,
-    jq_done_pid integer,
-    jq_submitter name DEFAULT SESSION_USER NOT NULL,
-    jq_resubmit_of bigint,
-    jq_first_start timestamp with time zone,
-    jq_attempt_start timestamp with time zone,
-    jq_blocked_count integer,
-    CONSTRAINT jobqueue_jq_max_interruptions_check CHECK ((jq_max_interruptions >= 0)),
-    CONSTRAINT jobqueue_jq_priority_check CHECK (((jq_priority = 'n'::text) OR (jq_priority ~ '^[A-Za-z0-9]{1,16}$'::text))),
-    CONSTRAINT jobqueue_jq_retries_check CHECK ((jq_retries >= '-1'::integer)),
-    CONSTRAINT jobqueue_jq_timeout_check CHECK (((jq_timeout > '00:00:00'::interval) AND (jq_timeout <= '100 years'::interval))),
-    CONSTRAINT jobqueue_jq_tolerate_check CHECK ((jq_tolerate >= 0)),
-    CONSTRAINT jobqueue_jq_unmet_check CHECK ((jq_unmet >= 0)),
-    CONSTRAINT jobqueue_jq_variables_check CHECK ((jsonb_typeof(jq_variables) = 'object'::text)),
-    CONSTRAINT jobqueue_key_needs_sql CHECK (((jq_key IS NULL) OR jq_msq)),
-    CONSTRAINT jobqueue_name_is_type_dot_nonce CHECK (((jq_name ~ '^[^.[:space:]]+[.][^.[:space:]]+$'::text) AND (split_part(jq_name, '.'::text, 1) = jq_type))),
-    CONSTRAINT jobqueue_repeat_needs_sql CHECK (((NOT jq_repeat) OR jq_msq)),
-    CONSTRAINT jobqueue_start_window_is_of_dates CHECK ((((LEAST(jq_not_before, jq_not_after) AT TIME ZONE 'UTC'::text) >= '0001-01-02 00:00:00'::timestamp without time zone) AND ((GREATEST(jq_not_before, jq_not_after) AT TIME ZONE 'UTC'::text) <= '9999-12-31 09:59:59'::timestamp without time zone))),
-    CONSTRAINT jobqueue_state_says_who_and_when CHECK (
-CASE
-    WHEN (jq_state < 'done'::drover.job_state) THEN ((jq_endtime IS NULL) AND (jq_end_bits = 0) AND ((jq_starttime IS NULL) = (jq_owner IS NULL)) AND ((jq_owner IS NOT NULL) = ((jq_state = 'claimed'::drover.job_state) OR (jq_state = 'running'::drover.job_state))))
-    ELSE ((jq_owner IS NULL) AND (jq_starttime IS NOT NULL) AND (jq_endtime IS NOT NULL) AND
-    CASE jq_state
-        WHEN 'done'::drover.job_state THEN (jq_end_bits = ANY ('{1,5}'::integer[]))
-        WHEN 'skipped'::drover.job_state THEN (jq_end_bits = ANY ('{1,2}'::integer[]))
-        ELSE (jq_end_bits = ANY ('{2,6}'::integer[]))
-    END)
-END)
-)
-WITH (fillfactor='40', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
-
 CREATE FUNCTION drover.count_move(old drover.jobqueue, new drover.jobqueue) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'drover', 'pg_temp'
@@ -937,6 +953,22 @@ begin
           case when new.jq_endtime is not null then extract(epoch from new.jq_starttime - new.jq_queued) end,
           extract(epoch from new.jq_endtime - new.jq_starttime), rank(new.jq_urgent, new.jq_priority));
 end $$;
+
+CREATE FUNCTION drover.count_moves(moves drover.batch_move[]) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  insert into job_change
+  select zone_of(jq_pk), jq_type, coalesce(was_queue, ''), coalesce(jq_host, ''), jq_submitter, was, null, count(*),
+         null, null, null, null, null
+    from unnest(moves) join jobqueue on jq_pk = pk group by 1, 2, 3, 4, 5, 6
+  union all
+  select zone_of(jq_pk), jq_type, coalesce(queue, ''), coalesce(jq_host, ''), jq_submitter, null, state, count(*),
+         min(jq_queued), max(greatest(jq_queued, jq_endtime)),
+         max(case when jq_endtime is not null then extract(epoch from jq_starttime - jq_queued) end),
+         max(extract(epoch from jq_endtime - jq_starttime)), min(rank(jq_urgent, jq_priority))
+    from unnest(moves) join jobqueue on jq_pk = pk group by 1, 2, 3, 4, 5, 7
+$$;
 
 CREATE FUNCTION drover.count_removed() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1966,6 +1998,12 @@ CREATE FUNCTION drover.is_member(who name, of_role name) RETURNS boolean
   select exists (
     select from pg_catalog.pg_roles m join pg_catalog.pg_roles r on r.rolname = of_role
      where m.rolname = who and (m.oid = r.oid or not m.rolsuper and pg_has_role(m.oid, r.oid, 'member')))
+$$;
+
+CREATE FUNCTION drover.is_of_batch(was xid8, job drover.jobqueue) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select was is distinct from job.jq_batch and job.jq_unique_key is null and job.jq_not_after is null
 $$;
 
 CREATE FUNCTION drover.is_of_scheduler(submitter name) RETURNS boolean
@@ -3543,7 +3581,7 @@ CREATE FUNCTION drover.rests(agent drover.agent) RETURNS text
                    || ': ' || coalesce(agent.agent_reason, '?') end
 $$;
 
-CREATE FUNCTION drover.retry_taken(jobs bigint[], OUT changed bigint[], OUT refused jsonb) RETURNS record
+CREATE FUNCTION drover.retry_taken(jobs bigint[], OUT changed bigint[], OUT refused jsonb, OUT moves drover.batch_move[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'drover', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -3586,13 +3624,17 @@ begin
              else 0 end,
            jq_checkpoint = case
              when j.jq_msq and j.jq_key is null then j.jq_checkpoint || '{"itemsfailed": 0}'
-             when plan.is_rest then coalesce(j.jq_checkpoint, '{}') || jsonb_build_object('again', plan.keys) end
-      from plan join verdict using (jq_pk)
+             when plan.is_rest then coalesce(j.jq_checkpoint, '{}') || jsonb_build_object('again', plan.keys) end,
+           jq_batch = drover.batch_of(j)
+      from plan join verdict using (jq_pk) join asked using (jq_pk)
      where j.jq_pk = plan.jq_pk and verdict.why is null
-    returning j.jq_pk)
-  select (select array_agg(jq_pk) from done),
+    returning j.jq_pk, drover.is_of_batch(asked.jq_batch, j) as is_ours,
+              row(j.jq_pk, j.ctid, drover.counted_state(asked.jq_state, asked.jq_unmet, asked.jq_wait_until),
+                  drover.counted_state(j.jq_state, j.jq_unmet, j.jq_wait_until), asked.jq_queue,
+                  j.jq_queue)::drover.batch_move as move)
+  select (select array_agg(jq_pk) from done), (select array_agg(move) filter (where is_ours) from done),
          (select coalesce(jsonb_object_agg(jq_pk, why), '{}') from verdict where why is not null)
-    into changed, refused;
+    into changed, moves, refused;
 end $$;
 
 CREATE FUNCTION drover.roles_of(role name) RETURNS json
@@ -3806,6 +3848,32 @@ begin
     end if;
     most := most - looked_at.count - 10;  -- a step costs as much as some edges
   end loop;
+end $$;
+
+CREATE FUNCTION drover.settle_batch(moves drover.batch_move[], target drover.job_state) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+declare
+  odd   batch_move;
+  ready bigint[];
+begin
+  select * into odd from unnest(moves) as m
+   where m.state <> all (case when target is null then array[m.was] when target = 'queued' then '{queued,early,unmet}'
+                              else array[target::text] end) limit 1;
+  if found then
+    raise exception 'job % may not move from % to %', odd.pk, odd.was, odd.state using errcode = 'check_violation';
+  end if;
+  perform count_moves(moves);
+  ready := array(
+    select jq_pk from unnest(moves) as m join jobqueue j on jq_pk = m.pk
+     where is_claimable(j) and (j.ctid = m.at or not has_token(j)));
+  if ready <> '{}' then
+    perform offer_all(ready);
+  end if;
 end $$;
 
 CREATE FUNCTION drover.shared_jobs() RETURNS bigint[]
@@ -6474,13 +6542,16 @@ CREATE VIEW drover.reason AS
                           WHERE ((t.host_group = q.queue_group) AND t.host_present AND (t.host_name = COALESCE(j.jq_host, t.host_name)) AND COALESCE((j.jq_queue = ANY (t.host_queues)), true) AND drover.takes_priority(t.host_letters, j.jq_priority))))) THEN ((((COALESCE((('host '::text || j.jq_host) || ' does not take'::text), 'no host takes'::text) || ' jobs of queue '::text) || q.queue_name) || ' with priority '::text) || j.jq_priority)
                         WHEN ((g.group_owner IS NULL) OR (g.group_lease_until < now())) THEN ('no scheduler is active for group '::text || q.queue_group)
                         WHEN (a.agent_blocked_until > now()) THEN drover.rests(a.*)
-                        WHEN (q.queue_concurrency <= ( SELECT count(DISTINCT pk.pk) AS count
-                           FROM drover.in_hand,
-                            LATERAL unnest(in_hand.hand_jobs) pk(pk),
-                            LATERAL ( SELECT
-                                   FROM drover.jobqueue t_1
-                                  WHERE ((t_1.jq_pk = pk.pk) AND (t_1.jq_queue = q.queue_name) AND ((t_1.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) OR ((t_1.jq_state = 'queued'::drover.job_state) AND (t_1.jq_unmet = 0) AND (t_1.jq_wait_until IS NULL) AND (t_1.jq_type <> 'command'::text) AND (NOT drover.has_token(t_1.*)))))
-                                 LIMIT 1) t)) THEN (('queue '::text || q.queue_name) || ' is full'::text)
+                        WHEN (q.queue_concurrency <= ( SELECT
+                                CASE
+                                    WHEN (q.queue_concurrency IS NOT NULL) THEN ( SELECT count(*) AS count
+                                       FROM ( SELECT
+    FROM drover.jobqueue t
+   WHERE ((t.jq_pk = ANY (ARRAY( SELECT unnest(in_hand.hand_jobs) AS unnest
+      FROM drover.in_hand))) AND (t.jq_queue = q.queue_name) AND ((t.jq_state = ANY (ARRAY['claimed'::drover.job_state, 'running'::drover.job_state])) OR ((t.jq_state = 'queued'::drover.job_state) AND (t.jq_unmet = 0) AND (t.jq_wait_until IS NULL) AND (t.jq_type <> 'command'::text) AND (NOT drover.has_token(t.*)))))
+  LIMIT q.queue_concurrency) held)
+                                    ELSE NULL::bigint
+                                END AS "case")) THEN (('queue '::text || q.queue_name) || ' is full'::text)
                         WHEN (a.agent_reason IS NOT NULL) THEN ('waits its turn: '::text || a.agent_reason)
                         WHEN (COALESCE(r.room_closed, r.room_full) IS NOT NULL) THEN COALESCE(r.room_closed, r.room_full)
                         WHEN (j.jq_msq AND a.agent_queries_wait) THEN 'waits its turn: others of its type wait for an expansion connection'::text
@@ -7351,7 +7422,7 @@ CREATE TRIGGER jobqueue_gone AFTER DELETE ON drover.jobqueue FOR EACH ROW WHEN (
 
 CREATE TRIGGER jobqueue_limit BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN (((octet_length(new.jq_args) > 65536) OR (pg_column_size(new.jq_variables) > 65536) OR (octet_length((new.jq_variables)::text) > 65536) OR (octet_length(new.jq_name) > 64) OR (octet_length(new.jq_unique_key) > 2000) OR (octet_length(new.jq_runonpfile) > 2000) OR (octet_length(new.jq_key) > 2000))) EXECUTE FUNCTION drover.limit_job();
 
-CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR ((new.jq_state = 'done'::drover.job_state) AND (new.jq_done_by IS NULL)) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state)) AND (new.jq_attempt > old.jq_attempt) AND (new.jq_type <> 'command'::text)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))))))) EXECUTE FUNCTION drover.moved();
+CREATE TRIGGER jobqueue_moved AFTER UPDATE OF jq_state, jq_wait_until, jq_queue, jq_host, jq_urgent, jq_priority, jq_queued ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_unique_key IS NOT NULL) OR (new.jq_not_after IS NOT NULL) OR ((new.jq_state = 'done'::drover.job_state) AND (new.jq_done_by IS NULL)) OR (NOT (((old.jq_state = 'queued'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state)) AND (new.jq_attempt > old.jq_attempt) AND (new.jq_type <> 'command'::text)) OR ((old.jq_state = 'claimed'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state) OR (new.jq_state = 'claimed'::drover.job_state))) OR ((old.jq_state = 'running'::drover.job_state) AND ((new.jq_state = 'done'::drover.job_state) OR (new.jq_state = 'running'::drover.job_state))) OR (old.jq_batch IS DISTINCT FROM new.jq_batch))))) EXECUTE FUNCTION drover.moved();
 
 CREATE TRIGGER jobqueue_need_group AFTER INSERT OR UPDATE OF jq_job_fk ON drover.jobqueue FOR EACH ROW WHEN ((new.jq_job_fk IS NOT NULL)) EXECUTE FUNCTION drover.need_group();
 

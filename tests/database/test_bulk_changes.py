@@ -13,51 +13,16 @@ from psycopg.errors import InsufficientPrivilege, InvalidParameterValue
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from tests.bulk_tools import FAIL, HOLD, MANY, QUEUE, batch, differences, give, queue_of_hundred, states
 from tests.connection_tools import OTHER, OWNER, take_group
 from tests.counts.meters import buffers
-from tests.database.test_claimable import DIFFERENCE
 from tests.queue_tools import Desk
-
-MANY = "insert into drover.jobqueue (jq_type, jq_args) select 'a', i::text from generate_series(1, 100) i"
-FAIL = """
-update drover.jobqueue set jq_state = 'failed', jq_starttime = now(), jq_endtime = now() - interval '1 s',
-       jq_end_bits = 2
- where jq_pk <= 100
-"""
 
 
 @pytest.fixture
 def queue(database: str) -> Iterator[psycopg.Connection[dict[str, Any]]]:
-    """Yield a queue of 100 jobs that share tokens, one of another type, and a group that is ours."""
-    take_group(database)
-    with psycopg.connect(database, autocommit=True, row_factory=dict_row) as connection:
-        connection.execute(MANY.encode())
-        connection.execute("insert into drover.jobqueue (jq_type) values ('b')")
+    with queue_of_hundred(database) as connection:
         yield connection
-
-
-def give(queue: psycopg.Connection[Any], words: str, /, **chosen: Any) -> int:
-    row = queue.execute("select drover.command(%s, %s) as pk", (words, Jsonb(chosen))).fetchone()
-    assert row
-    return int(row["pk"])
-
-
-def batch(queue: psycopg.Connection[Any], command: int, most: int = 1000) -> dict[str, Any]:
-    """Carry out one batch."""
-    row = queue.execute("select * from drover.change_jobs(%s, %s, %s)", (command, OWNER, most)).fetchone()
-    assert row
-    return dict(row)
-
-
-def states(queue: psycopg.Connection[Any], kind: str = "a") -> dict[str, int]:
-    query = "select jq_state::text as state, count(*) as jobs from drover.jobqueue where jq_type = %s group by 1"
-    return {row["state"]: row["jobs"] for row in queue.execute(query, (kind,))}
-
-
-def differences(queue: psycopg.Connection[Any]) -> list[Any]:
-    """Return where tokens and jobs that may be claimed are not the same."""
-    rows = queue.execute(DIFFERENCE.encode()).fetchall()
-    return [row for row in rows if "command" not in row.values()]
 
 
 @pytest.mark.parametrize(
@@ -66,10 +31,10 @@ def differences(queue: psycopg.Connection[Any]) -> list[Any]:
         ("", "cancel no more", {"cancelled": 100}),
         ("", "ice", {"skipped": 100}),
         ("", "hold", {"held": 100}),
-        ("update drover.jobqueue set jq_state = 'held'", "release", {"queued": 100}),
+        (HOLD, "release", {"queued": 100}),
         (FAIL, "retry", {"queued": 100}),
         ("", "priority a", {"queued": 100}),
-        ("insert into drover.queue (queue_name, queue_group) values ('q', 'default')", "move q", {"queued": 100}),
+        (QUEUE, "move q", {"queued": 100}),
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) and value else None,
 )
@@ -215,56 +180,6 @@ def test_filter_by_time_finds_jobs_in_hand_that_were_started_since(queue: psycop
     queue.execute("select drover.add_up_changes(10000)")
     queue.execute("update drover.job_zone set zone_latest = now() - interval '1 h'")  # as if it had begun only now
     assert batch(queue, command)["ours"] == [101]
-
-
-def wrong_counts(queue: psycopg.Connection[Any]) -> int:
-    row = queue.execute("select drover.recount(0, 1) as n").fetchone()
-    assert row
-    return int(row["n"])
-
-
-def test_no_setting_of_a_session_keeps_a_change_from_being_counted(database_with_roles: str) -> None:
-    with (
-        psycopg.connect(database_with_roles, autocommit=True, row_factory=dict_row) as queue,
-        psycopg.connect(database_with_roles, user="drover_frontend", autocommit=True, row_factory=dict_row) as mine,
-    ):
-        mine.execute("set drover.in_bulk = 'on'")
-        job = mine.execute("insert into drover.jobqueue (jq_type) values ('a') returning jq_pk").fetchone()
-        assert job
-        command = mine.execute("select drover.command('hold ' || %s) as pk", (job["jq_pk"],)).fetchone()
-        assert command
-        mine.execute("select drover.withdraw_commands(%s, 'x')", ([command["pk"]],))
-        assert (wrong_counts(queue), queue.execute(DIFFERENCE.encode()).fetchall()) == (0, [])
-
-
-def test_job_that_a_trigger_of_the_site_changes_meanwhile_loses_its_token_and_is_counted(
-    queue: psycopg.Connection[Any],
-) -> None:
-    queue.execute(
-        "create function public.follow() returns trigger language plpgsql as"
-        " $$begin update drover.jobqueue set jq_state = 'held' where jq_type = 'b'; return null; end$$"
-    )
-    queue.execute(
-        "create trigger follow after update of jq_state on drover.jobqueue for each row"
-        " when (new.jq_state = 'cancelled' and new.jq_args = '7') execute function public.follow()"
-    )
-    batch(queue, give(queue, "cancel", type="a"))
-    assert (states(queue, "b"), differences(queue), wrong_counts(queue)) == ({"held": 1}, [], 0)
-
-
-@pytest.mark.parametrize("words", ["cancel", "hold", "ice", "priority a"])
-def test_job_that_a_trigger_of_the_site_keeps_is_refused_and_may_be_claimed(
-    queue: psycopg.Connection[Any], words: str
-) -> None:
-    queue.execute("create function public.keep() returns trigger language plpgsql as $$begin return null; end$$")
-    queue.execute(
-        "create trigger keep before update on drover.jobqueue for each row when (old.jq_args = '7')"
-        " execute function public.keep()"
-    )
-    done = batch(queue, give(queue, words, type="a"))
-    assert (done["is_over"], done["done"], done["refused"]) == (True, 99, 1)
-    assert done["reasons"] == {"7": "a trigger of the database keeps it as it is"}
-    assert (differences(queue), wrong_counts(queue)) == ([], 0)
 
 
 def test_more_than_a_thousand_locked_jobs_hold_up_no_other(queue: psycopg.Connection[Any], database: str) -> None:

@@ -182,12 +182,12 @@ def test_an_owner_who_is_no_superuser_is_told_who_has_a_table_f145(
 def test_limits_of_idle_transactions_do_not_end_a_migration_that_waits_f145(
     apply: Apply, session: psycopg.Connection
 ) -> None:
-    short = f"alter database {session.info.dbname} set idle_in_transaction_session_timeout = '20ms'"
+    short = f"alter database {session.info.dbname} set idle_in_transaction_session_timeout = '500ms'"
     session.execute(short.encode())
     with session.transaction():
         session.execute("select from drover.two")
         with pytest.raises(WorldError, match=r"keeps drover\.two locked since"):
-            apply(patience_s=1.0).result()
+            apply(patience_s=3.0).result()
 
 
 def test_a_vacuum_by_hand_keeps_nobody_from_its_table_but_the_migration_f145(

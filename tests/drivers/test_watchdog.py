@@ -34,6 +34,7 @@ HANG = """
 loop.at(loop.now, {call})
 loop.turn(loop.now)
 loop.turn(loop.now)
+watchdog.close()
 say("over")
 """
 TURN_ON = """

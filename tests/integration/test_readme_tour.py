@@ -8,17 +8,15 @@ from tests.needs import need
 from tests.walk_pages import Shell, newcomer, typed
 
 ROOT = Path(__file__).parents[2]
-TOUR = (ROOT / "README.md").read_text().partition("## Five minutes\n")[2].partition("\n## ")[0]
+TOUR = (ROOT / "README.md").read_text().partition("## A first agent")[2].partition("\n## ")[0]
 COMMANDS = [command for block in TOUR.split("```sh\n")[1:] for command in typed(block.partition("```")[0])]
 # What must be in the answers of the commands that are known by these words.
 TOLD = {
-    "drover run -I": "1 sha256 done all data processed",
-    "drover submit --wait=60 sha256": "2 sha256 done all data processed",
+    "drover run -I": "1 lines done all data processed",
+    "drover submit --wait=60 lines": "2 lines done all data processed",
+    "drover wait 3": "3 lines done all data processed",
+    "select jq_pk": "| done",
     "drover why 4": "nosuch",
-    "drover command reload": "agents: +lines +wc",
-    "drover submit --wait --key": "7 lines done all data processed",
-    "drover submit --wait wc": "8 wc done all data processed",
-    "drover out 8": "/etc/passwd",
     "drover command shutdown": "shutting down",
 }
 
