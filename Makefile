@@ -16,7 +16,7 @@ DEB_PYTHON ?= /usr/bin/python3
 # tests start some thousand daemons and commands: each would compile its sources anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check bench counts faults sim soak dist deb compiled test-compiled format schema clean
+.PHONY: demo test test-all check bench counts faults sim soak dist deb install uninstall compiled test-compiled format schema clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -69,6 +69,23 @@ dist: $(VENV)/.dev
 # the package for the Debian of this machine, into dist/; root is not needed
 deb: dist
 	etc/debian/build $(BIN)/pip $(DEB_PYTHON) build/dist/*.whl dist
+
+# into an environment of its own below PREFIX, with commands, manuals and a unit; WHAT may be a wheel of `make compiled`.
+# DESTDIR is put before all of it, for packages
+PREFIX ?= /usr/local
+SYSCONFDIR ?= $(if $(filter /usr,$(PREFIX)),/etc,$(PREFIX)/etc)
+WHAT ?= .
+EXTRAS ?= embedded,agents,web,metrics
+
+install: $(VENV)/.demo
+	etc/install $(BIN)/pip $(PYTHON) '$(WHAT)[$(EXTRAS)]' '$(DESTDIR)' '$(PREFIX)'
+	install -d '$(DESTDIR)$(SYSCONFDIR)/drover/conf.d'
+	test -e '$(DESTDIR)$(SYSCONFDIR)/drover/drover.toml' || \
+	  install -m 644 etc/drover.toml '$(DESTDIR)$(SYSCONFDIR)/drover/drover.toml'
+
+# the configuration and the queue stay
+uninstall:
+	etc/uninstall '$(DESTDIR)' '$(PREFIX)'
 
 # an hour of real faults, and 10 million simulated steps beside it, then a table of what was tried and lost: for a nightly
 # run. Options in SOAK, as `make soak SOAK='--minutes 5 --steps 100000 --seed 7'`

@@ -27,6 +27,10 @@ class DatabaseAbsentError(WorldError):
     """The database does not answer yet; a daemon waits for it."""
 
 
+class NoDatabaseYetError(WorldError):
+    """The embedded database was not made yet: `run` and `init` make it, no other command does."""
+
+
 class SchemaOutdatedError(WorldError):
     """The database has the schema of an earlier version, until `init` is run; a daemon waits for that."""
 

@@ -21,7 +21,7 @@ from scheduler.cli.machine_checks import findings_of_configuration, findings_of_
 from scheduler.cli.output import FAIL, OK, WARN, Finding, print_findings
 from scheduler.cli.spool_checks import findings_of_spools
 from scheduler.cli.unknown_checks import not_looked
-from scheduler.errors import ConfigError, WorldError
+from scheduler.errors import ConfigError, NoDatabaseYetError, WorldError
 from scheduler.model.config import Config
 
 UNREACHABLE: Final = 3
@@ -48,6 +48,9 @@ def report(
     try:
         with running_database(config) as conninfo:
             return print_findings(in_database(config, conninfo), json=options.json) or status
+    except NoDatabaseYetError as error:
+        print_findings([(WARN, str(error))], json=options.json)
+        return status
     except WorldError as error:
         unlooked = not_looked(error.__cause__)
         found = (WARN, unlooked.sentence("database")) if unlooked else (FAIL, str(error))

@@ -141,7 +141,7 @@ COMMANDS: Final[dict[str, Command]] = {
         *ANSWER,
         argument("-I", "also read `type | args` lines from stdin", dest="read_stdin"),
         argument("-H", "ignore hosts: run everything here", dest="ignore_hosts"),
-        argument("-R", "give the rows of dead schedulers back before READY", dest="rescue"),
+        argument("-R", "take the group as soon as no lease runs: no other daemon of it lives", dest="rescue"),
         _tests_of_run,
         _quit_of_run,
         argument("--allow-root", "run although the user is root"),

@@ -1,11 +1,12 @@
 """Find and read configuration files and the passwords they name; refuse those that others could write or read.
 
-The first file that exists: the file given with -c, DROVER_CONFIG, the user's own, the machine's, the shipped one; then
-conf.d/*.toml beside it, sorted by name. What the texts mean is in scheduler.model.config_reader.
+The first file that exists: the file given with -c, DROVER_CONFIG, the user's own, the machine's (four places), the
+shipped one; then conf.d/*.toml beside it, sorted by name. What the texts mean is in scheduler.model.config_reader.
 """
 
 import os
 import stat
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,9 @@ from scheduler.model.config import Path as Key
 from scheduler.model.config_reader import dotted, holds_secret, key_lines, masked, parse
 from scheduler.package_data import agent_module, etc_dir
 
-SYSTEM: Final = Path("/etc/drover/drover.toml")
+SYSTEM: Final = Path("etc/drover/drover.toml")  # below each of these, and first below the prefix of the installation
+PREFIXES: Final = (Path("/usr/local"), Path("/usr"), Path("/"))
+OWN_ENVIRONMENT: Final = Path("lib/drover")  # below the prefix of `make install`
 USER: Final = Path(".config/drover/drover.toml")
 WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
 ROOT: Final = 0
@@ -46,7 +49,20 @@ DEFAULT_ORIGIN: Final = "default"
 OVERRIDDEN: Final = ("url", "people_url", "password_file")  # keys of [database], by DROVER_DATABASE_URL
 
 
-def load(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM, checks: Sequence[Check] = ()) -> Config:
+def prefix(environment: Path) -> Path:
+    """Return the prefix of an installation in a Python environment; `make install` makes PREFIX/lib/drover."""
+    depth = len(OWN_ENVIRONMENT.parts)
+    return environment.parents[depth - 1] if environment.parts[-depth:] == OWN_ENVIRONMENT.parts else environment
+
+
+def system_files(environment: Path) -> tuple[Path, ...]:
+    """Return where the machine's file may be, the nearest to the installation first."""
+    return tuple(dict.fromkeys(place / SYSTEM for place in (prefix(environment), *PREFIXES)))
+
+
+def load(
+    option: str | None, environ: Mapping[str, str], system: Sequence[Path] | None = None, checks: Sequence[Check] = ()
+) -> Config:
     """Return the configuration that applies; `option` is the argument of -c, `checks` find what only a daemon needs.
 
     DROVER_DATABASE_URL overrides database.url, people_url and password_file: it may be another login. A password in a
@@ -75,12 +91,12 @@ def _with_prelude(agent: AgentType, folder: Path) -> AgentType:
     return attrs.evolve(agent, prelude=prelude, command=(*words, *agent.command))
 
 
-def locate(option: str | None, environ: Mapping[str, str], system: Path = SYSTEM) -> Path:
+def locate(option: str | None, environ: Mapping[str, str], system: Sequence[Path] | None = None) -> Path:
     """Return the main file: one that was asked for need not exist (reading it says so), the others do."""
     if asked := option or environ.get("DROVER_CONFIG"):
         return Path(asked)
-    home = environ.get("HOME")
-    candidates = [Path(home) / USER, system] if home else [system]
+    home, machines = environ.get("HOME"), system_files(Path(sys.prefix)) if system is None else system
+    candidates = [*([Path(home) / USER] if home else []), *machines]
     return next((path for path in candidates if _exists(path)), shipped())
 
 
@@ -321,7 +337,7 @@ def _main_file(options: Namespace) -> Setting:
     elif os.environ.get("DROVER_CONFIG"):
         origin = "DROVER_CONFIG"
     else:
-        places = {SYSTEM: "the machine's", shipped(): "comes with the program"}
+        places = dict.fromkeys(system_files(Path(sys.prefix)), "the machine's") | {shipped(): "comes with the program"}
         origin = places.get(path, f"~/{USER}")
     return Setting("file", str(path), origin)
 

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from scheduler.cli.database_session import people_database, running_database, translated_errors
+from scheduler.cli.database_session import people_database, running_or_new_database, translated_errors
 from scheduler.database import migrate
 from scheduler.errors import ConfigError, WorldError
 from scheduler.model.config import Config
@@ -22,7 +22,7 @@ from scheduler.model.config import Config
 
 def init(options: Namespace, config: Config) -> int:
     """Apply what is missing, all or nothing, and print what that was; running it again does nothing."""
-    with running_database(config) as conninfo, translated_errors():
+    with running_or_new_database(config) as conninfo, translated_errors():
         with migrate.changing(conninfo) as connection:
             lines = [migrate.server(connection), *_apply(connection, options)]
         print(*lines, sep="\n")  # when it has taken effect

@@ -20,11 +20,11 @@ from scheduler.cli.config_files import with_logins
 from scheduler.cli.database_session import (
     Session,
     conninfo_of_daemon,
-    embedded_state_reader,
     open_session,
     translated_errors,
     update_or_check,
 )  # fmt: skip
+from scheduler.cli.embedded_database import embedded_state_reader
 from scheduler.cli.health import ADDED_BY_SITE, CRITICAL, OF_SITE, Limits, found_by, level_of, sentence
 from scheduler.cli.output import FAIL, OK, WARN, Finding
 from scheduler.cli.unknown_checks import NotLooked, look, not_looked

@@ -8,9 +8,8 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, LiteralString
+from functools import cache, cached_property
+from typing import Any, Final, LiteralString
 
 import attrs
 import psycopg
@@ -20,7 +19,8 @@ from psycopg.adapt import Loader
 from psycopg.conninfo import make_conninfo
 from psycopg.types.json import set_json_loads
 
-from scheduler.cli.config_files import EMBEDDED, is_embedded_url, with_password
+from scheduler.cli.config_files import is_embedded_url, with_password
+from scheduler.cli.embedded_database import embedded_directory
 from scheduler.cli.output import Table, warn
 from scheduler.database import migrate
 from scheduler.database.connect import RAISE_LIMIT, cancelled, connected, set_safe_path, unreachable
@@ -30,9 +30,6 @@ from scheduler.model.config import Config
 from scheduler.model.json_text import json_or_text
 from scheduler.model.sql_text import bind
 from scheduler.package_data import schema_dir
-
-if TYPE_CHECKING:
-    from scheduler.database.server_record import ServerState
 
 STATEMENT_FILES: Final = ("cli.sql", "web.sql", "metrics.sql")  # of the commands, the dashboard, the exporter
 # Of sessions that ask once: compiling takes seconds, reading 500,000 jobs 0.3 s.
@@ -298,53 +295,37 @@ def _people_login(config: Config) -> Iterator[tuple[Config, str]]:
 
 
 @contextmanager
-def running_database(config: Config, say: Callable[[str], None] = warn) -> Iterator[str]:
+def running_database(config: Config) -> Iterator[str]:
     """Yield the conninfo, whatever the schema; an embedded server runs for as long as the block lasts.
 
-    `say` is called if that is started from other binaries than the first choice, since those do not run.
+    Errors: NoDatabaseYetError, an embedded one that was not made yet.
     """
-    url = config.database.url
-    if not is_embedded_url(url):
-        yield with_password(config, os.environ).database.url
-        return
-    from scheduler.database.embedded import join  # a slow import that other databases do not need
+    if directory := embedded_directory(config.database.url):
+        from scheduler.database.embedded_place import require_made
 
-    with join(_embedded_directory(url), durable=True, say=say) as conninfo:
+        require_made(directory)
+    with running_or_new_database(config) as conninfo:
         yield conninfo
 
 
-def database_locks(config: Config) -> list[int]:
-    """Return a descriptor that keeps the embedded server running across an exec; none if it is another's."""
-    url = config.database.url
-    if not is_embedded_url(url):
-        return []
-    from scheduler.database.embedded import keep  # as above
+@contextmanager
+def running_or_new_database(config: Config, say: Callable[[str], None] = warn) -> Iterator[str]:
+    """Do the same, and make an embedded database where none is.
 
-    return [keep(_embedded_directory(url))]
+    `say` is called then, and if the server is started from other binaries than the first choice, as those do not run.
+    """
+    directory = embedded_directory(config.database.url)
+    if directory is None:
+        yield with_password(config, os.environ).database.url
+        return
+    from scheduler.database.embedded import join  # a slow import that other databases do not need
+    from scheduler.database.embedded_place import is_made
 
-
-def embedded_state_reader(url: str) -> "Callable[[], ServerState | None] | None":
-    """Return what reads from what the embedded server of a url runs; None if the database is another."""
-    if not is_embedded_url(url):
-        return None
-    from scheduler.database.embedded import read_state  # as above
-
-    return partial(read_state, _embedded_directory(url))
-
-
-def embedded_is_running(url: str) -> bool:
-    """Return whether the embedded database that a url names runs; it is not started."""
-    from scheduler.database.embedded import is_running  # as above
-
-    return is_running(_embedded_directory(url))
-
-
-def _embedded_directory(url: str) -> Path:
-    """Return where the embedded database is that a url names: `embedded`, or `embedded:DIRECTORY`."""
-    from scheduler.database.embedded import default_directory  # as above
-
-    directory = url.removeprefix(EMBEDDED).removeprefix(":")
-    return Path(directory) if directory else default_directory(os.environ)
+    is_new = not is_made(directory)
+    with join(directory, durable=True, say=say) as conninfo:
+        if is_new:
+            say(f"created an empty database in {directory}")
+        yield conninfo
 
 
 def conninfo_of_daemon(config: Config, conninfo: str) -> str:

@@ -74,9 +74,11 @@ def run_demo(options: Namespace, config: Config) -> int:
         if options.keep:
             home = Path(tempfile.mkdtemp(prefix="drover-demo."))
             conninfo = stack.enter_context(embedded.join(home / "pg", durable=True, say=warn))
+            console.print(f"created an empty database in {home / 'pg'}", soft_wrap=True)
         else:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drover-demo.")))
             conninfo = stack.enter_context(embedded.temporary(say=warn))
+            console.print("created a temporary database, which is removed at the end")
         url = f"embedded:{home / 'pg'}" if options.keep else conninfo
         config_file = _write_config(home, url, options.agents or os.cpu_count() or 1)
         connection = stack.enter_context(psycopg.connect(conninfo, autocommit=True))

@@ -13,8 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from scheduler.cli.embedded_database import embedded_directory
 from scheduler.cli.output import FAIL, OK, WARN, Finding, Severity
-from scheduler.database.embedded import default_directory
 from scheduler.drivers.executable_files import advice_for, find_program, is_run_by_sh, problem_of
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.process_spec import (
@@ -204,7 +204,8 @@ def _written_files(config: Config) -> Iterator[Finding]:
             may = os.access(file, os.W_OK) if file.exists() else os.access(file.parent, os.W_OK | os.X_OK)
             advice = f"give this user {file if file.exists() else file.parent}, or name another in [scheduler] {key}"
             yield (OK, f"{key}: {file}") if may else (FAIL, f"{key}: {file} cannot be written; {advice}")
-    if config.database.url == "embedded" and (folder := default_directory(os.environ)).exists():
+    folder = embedded_directory(config.database.url)
+    if folder is not None and os.path.exists(folder):
         yield _private(f"database directory {folder}", folder, "700")
 
 

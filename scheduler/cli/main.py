@@ -47,14 +47,14 @@ def command() -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status: 0 ok, 1 failed, 2 configuration or usage, 3 no database."""
     words = sys.argv[1:] if argv is None else argv
-    options = parse(words) if words else None
+    options = parse(words)
     from scheduler.cli.output import printable, warn  # not before parsing: --help should be fast
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character shows its number
     try:
-        status = _run(options) if options else _greet()
+        status = _run(options) if options.command else _greet(options)
         sys.stdout.flush()  # here, where a closed pipe is still noticed
     except ConfigError as error:
         print(*map(printable, str(error).splitlines()), sep="\n", file=sys.stderr)
@@ -77,10 +77,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _greet() -> int:
+def _greet(options: Namespace) -> int:
     from scheduler.cli.status import greet  # what it needs is not for --help
 
-    return greet()
+    _use_database(options)
+    return greet(options)
 
 
 def _run(options: Namespace) -> int:
@@ -110,10 +111,7 @@ def _receive_signals() -> None:
 
 def _call(options: Namespace, **inherited: object) -> int:
     """Call the function of the command; that of `run` gets what a daemon goes on with, too."""
-    if options.database is not None:
-        from scheduler.cli.config_files import without_password  # not for --help, as below
-
-        os.environ["DROVER_DATABASE_URL"] = without_password(options.database)
+    _use_database(options)
     if options.command in STARTERS and not getattr(options, "jobs", None):
         from scheduler.drivers.system_files import require_system_files  # as above
 
@@ -125,6 +123,14 @@ def _call(options: Namespace, **inherited: object) -> int:
         gc.enable()
     status: int = function(options, config, **inherited)
     return status
+
+
+def _use_database(options: Namespace) -> None:
+    """Put the database of -d in place of that of the environment. Errors: ConfigError, it has a password."""
+    if options.database is not None:
+        from scheduler.cli.config_files import without_password  # not for --help, as below
+
+        os.environ["DROVER_DATABASE_URL"] = without_password(options.database)
 
 
 def _configuration(options: Namespace) -> "Config":

@@ -31,7 +31,7 @@ OLD_OPTIONS: Final = {  # by the letter of the option, in the order in which the
     "q": '-q (tell no states): log_level = "warning" in the table [scheduler] of the configuration',
     "I": "-I (jobs on standard input): drover run -I",
     "H": "-H (ignore hosts): drover run -H",
-    "R": "-R (reset the queue): drover run -R; rows of dead schedulers always go back to the queue",
+    "R": "-R (reset the queue): drover run -R; rows of dead schedulers go back to the queue without it too, but later",
     "t": "-t (test agents, then end): drover run -t",
     "T": "-T (test agents first): drover run -T",
     "v": "-v (say more): drover run -v, and -vv",
@@ -56,6 +56,7 @@ MISTAKES: Final[Sequence[tuple[str, Callable[[Namespace, Sequence[str]], bool], 
 def parse(argv: Sequence[str]) -> Namespace:
     """Return `command`, -c as `config`, -d as `database` (None if not given), and the arguments of the command.
 
+    `command` is None if there are no words behind these options.
     Errors: SystemExit(2) with a usage message on stderr; SystemExit(0) for --help.
     """
     words = ["version", *argv[1:]] if argv[:1] == ["--version"] else list(argv)
@@ -64,6 +65,8 @@ def parse(argv: Sequence[str]) -> Namespace:
     end = words.index("--") if "--" in words else len(words)
     top = _top_parser().parse_args(words[:end])
     command, rest = top.command, top.rest
+    if command is None:
+        return Namespace(command=None, config=top.config, database=top.database)
     if rest and f"{command} {rest[0]}" in COMMANDS:  # a command of two words
         command, rest = f"{command} {rest[0]}", rest[1:]
     own = Namespace(command=command, config=top.config, database=top.database)
@@ -88,7 +91,7 @@ def _top_parser() -> ArgumentParser:
     """Return the parser of the words before the command; all words behind it are `rest`."""
     parser = Parser(
         prog="drover",
-        usage="drover [-h] [-c FILE] [-d URL] COMMAND ...",
+        usage="drover [-h] [-c FILE] [-d URL] [COMMAND ...]",
         description="The super-agent: drives a queue in Postgres through warm agents.",
         epilog="commands:\n" + "".join(f"  {name:10}  {command.help}\n" for name, command in COMMANDS.items()),
         formatter_class=RawDescriptionHelpFormatter,
@@ -97,7 +100,7 @@ def _top_parser() -> ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version")
     parser.add_argument("-c", dest="config", metavar="FILE", help="configuration file")
     parser.add_argument("-d", dest="database", metavar="URL", help="database, as in DROVER_DATABASE_URL")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
+    parser.add_argument("command", nargs="?", choices=COMMANDS, metavar="COMMAND", help="one of those below")
     parser.add_argument("rest", nargs=REMAINDER, help=SUPPRESS)
     return parser
 

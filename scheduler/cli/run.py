@@ -23,13 +23,13 @@ from scheduler.cli.config_files import is_embedded_url, load, locate, with_login
 from scheduler.cli.database_session import (
     connect,
     conninfo_of_daemon,
-    database_locks,
-    embedded_state_reader,
     open_session,
     running_database,
+    running_or_new_database,
     translated_errors,
     update_or_check,
 )  # fmt: skip
+from scheduler.cli.embedded_database import database_locks, embedded_state_reader
 from scheduler.cli.output import as_json, printable, printable_lines, warn
 from scheduler.cli.wait import Progress
 from scheduler.daemon import guardian, log, upgrade
@@ -108,7 +108,8 @@ def _serve(
     manager = pop_manager(os.environ)
     kept_agents = inheritance.kept_agents(config, manager, takeover, options.read_stdin)
     say = partial(log.LOG.warning, "%s")
-    with running_database(config, say) as conninfo:  # before the guardian: others may use that server when we are gone
+    # before the guardian: others may use that server when we are gone
+    with running_or_new_database(config, say) as conninfo:
         if not _wait_for_database(config, conninfo, _end_of_lease(takeover)):
             inheritance.give_up("the schema is out of date, and the lease ends before drover init was run")
             takeover, config = None, own
@@ -126,6 +127,8 @@ def _serve(
                 locks=locks, takeover=takeover, kept_agents=kept_agents, survivors=survivors,
                 read_server=embedded_state_reader(config.database.url),
             )  # fmt: skip
+            if options.rescue and takeover is None:
+                daemon.watch.lease.hurry()
             if guardian_fd is not None:
                 daemon.loop.register(guardian_fd, EPOLLIN, partial(_guardian_ended, daemon.loop, guardian_fd))
             return daemon.run()
@@ -162,7 +165,7 @@ def _active_daemon(config: Config) -> str | None:
 
     Errors: WorldError if the database does not answer: to wait for it is left to the next run.
     """
-    with running_database(config) as conninfo, translated_errors():
+    with running_or_new_database(config) as conninfo, translated_errors():
         update_or_check(config, conninfo)
         with open_session(conninfo_of_daemon(config, conninfo)) as session:
             rows = session.rows("active_daemon", group=config.scheduler.group)

@@ -18,8 +18,9 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, Final
 
-from scheduler.cli.config_files import is_embedded_url, load
-from scheduler.cli.database_session import MASKED, NOTHING, Session, connect, embedded_is_running
+from scheduler.cli.config_files import EMBEDDED, load, locate, shipped
+from scheduler.cli.database_session import MASKED, NOTHING, Session, connect
+from scheduler.cli.embedded_database import embedded_directory
 from scheduler.cli.health import (
     COLUMNS,
     CRITICAL,
@@ -36,7 +37,7 @@ from scheduler.cli.health import (
 from scheduler.cli.job_totals import Counts, busy_agents, jobs_by_type, jobs_line, live_jobs, slots_line, totals
 from scheduler.cli.output import Table, as_json, print_fields, print_table, printable
 from scheduler.cli.wait import WAITING_NAME, redraw
-from scheduler.errors import ConfigError, DroverError
+from scheduler.errors import ConfigError, DroverError, NoDatabaseYetError
 from scheduler.model.config import Config
 from scheduler.model.list_bounds import LISTED, UNBOUNDED, WORST, and_more
 from scheduler.model.states import JOB_STATES
@@ -236,37 +237,47 @@ def jobs_in_states(counts: Sequence[tuple[str, str, int]]) -> dict[str, int]:
 # ---- drover without a command
 
 
-def greet() -> int:
+def greet(options: Namespace) -> int:
     """Print it; 0 in every situation."""
-    situation, (command, does) = _situation()
+    situation, (command, does) = _situation(options)
     print(GREETING.format(version()), printable(situation), "", f"  {command}", f"      {does}", sep="\n")
     return 0
 
 
-def _situation() -> Step:
+def _situation(options: Namespace) -> Step:
     try:
-        config = load(None, os.environ)
+        config = load(options.config, os.environ)
     except ConfigError as error:
         first, *more = str(error).splitlines()
         others = f"; and {len(more)} more mistakes" if more else ""
         return f"{first}{others}", ("drover check", "says what is wrong with the configuration, and with all it names")
-    if is_embedded_url(config.database.url) and not embedded_is_running(config.database.url):
-        return "No scheduler runs here yet, and no database is configured: Drover brings one.", TRY
     try:
         with connect(config) as session, session.connection.transaction():
             return _in_database(session, config)
+    except NoDatabaseYetError:
+        return _without_database(options, config)
     except DroverError as error:
         return " ".join(str(error).split()), ("drover check", "tries every log-in, and says what to do")
+
+
+def _without_database(options: Namespace, config: Config) -> Step:
+    """Propose the demo to somebody who has configured nothing, and the daemon, which makes the database, to others."""
+    place = embedded_directory(config.database.url)
+    if config.database.url == EMBEDDED and locate(options.config, os.environ) == shipped():
+        return f"No daemon runs. Without [database] url, Drover uses a PostgreSQL of its own, in {place}.", TRY
+    return f"No daemon runs, and no database is in {place} yet.", RUN
 
 
 def _in_database(session: Session, config: Config) -> Step:
     name = config.scheduler.group
     group = read_group(session, name)
     ((live, ended),) = session.rows("queue_in_short")
-    head = f"{headline(group)}; jobs: {live:,} wait or run, {ended:,} have ended"
-    warnings = list(group_warnings(session, name))
+    counts = f"{live:,} wait or run, {ended:,} have ended"
     if not group["active"]:
-        return head, RUN
+        place = embedded_directory(config.database.url) or "the database"
+        return f"No daemon runs for group {name}; jobs in {place}: {counts}.", RUN
+    head = f"{headline(group)}; jobs: {counts}"
+    warnings = list(group_warnings(session, name))
     if warnings:
         worst = next((row for row in warnings if level_of(row) == CRITICAL), warnings[0])
         return f"{head}\n{worst[0]}: {worst[1]}: {worst[3]}", ("drover status", "says what is wrong, and what to do")

@@ -12,6 +12,7 @@ from select import EPOLLIN
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any, Final
 
+from scheduler.daemon.crash_table import show_at_crash
 from scheduler.daemon.embedded_server import EmbeddedServer, ServerState
 from scheduler.daemon.exec_handover import NotUpError, Takeover
 from scheduler.daemon.fd_store_handover import KeptAgents
@@ -175,7 +176,8 @@ class Daemon:
         return 1 if self.stdin_jobs is not None and self.stdin_jobs.failed else 0
 
     def _begin(self) -> None:
-        """Watch the loop, and log who serves what."""
+        """Watch the loop, and log who serves what, and at a crash who had what in hand."""
+        show_at_crash(crash_fd(), self.core.report.summary, echo)
         timers = self.config.scheduler
         self._watchdog = Watchdog(timers.hang_limit, crash_fd()) if timers.hang_limit else None
         self.loop.watch_with(

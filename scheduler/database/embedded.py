@@ -19,12 +19,13 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from scheduler.database.embedded_guardian import LIMIT_S, PORT, ServerSpec, guardian
+from scheduler.database.embedded_place import require_owner
 from scheduler.database.postgres_binaries import choose_for
 from scheduler.database.postgres_binaries import find_binaries as find_binaries  # for programs beside the server
 from scheduler.database.server_record import ServerState, state_of
@@ -42,12 +43,6 @@ Say = Callable[[str], None]
 
 def _say_nothing(_text: str) -> None:
     """Ignore a message: the default of callers that print none."""
-
-
-def default_directory(environment: Mapping[str, str]) -> Path:
-    """Return the directory used when no database is configured."""
-    state = environment.get("STATE_DIRECTORY", "").split(":")[0]
-    return Path(state) / "pg" if state else Path.home() / ".local/share/drover/pg"
 
 
 def is_running(directory: Path) -> bool:
@@ -70,10 +65,13 @@ def join(directory: Path, *, durable: bool, binaries: Path | None = None, say: S
     """Use the server of `directory`, started if it does not run; yield a conninfo; the last to leave stops it.
 
     `durable` counts for the one who starts it; `say` is called if binaries do not run and others are used instead.
-    Errors: WorldError, with the end of the server's log, after LIMIT_S; ConfigError, there is no /proc or /dev/null.
+    Errors: WorldError, with the end of the server's log, after LIMIT_S, or at once if the directory is another user's;
+    ConfigError, there is no /proc or /dev/null.
     """
     require_system_files("embedded database")
     directory = directory.absolute()
+    if os.geteuid() or not is_running(directory):
+        require_owner(directory)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -146,6 +144,7 @@ def _serve(spec: ServerSpec) -> str:
                 break
             if is_free:
                 launched = True
+                require_owner(spec.directory)  # root may have found a server here that has stopped since
                 _forget_dead_server(spec.directory / "data")
                 _launch(spec, server)
         conninfo = _address(spec.directory / "data")
@@ -197,7 +196,7 @@ def _address(data: Path) -> str | None:
         lines = (data / "postmaster.pid").read_text(errors="replace").splitlines()
         if [line.strip() for line in lines[7:8]] != ["ready"]:
             return None
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     if not _stands_in(data, lines[0]):
         return None

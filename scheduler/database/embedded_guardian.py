@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler.database.embedded_place import ACCOUNTS
 from scheduler.database.postgres_binaries import Binaries, cluster_major, examine
 from scheduler.database.replaced_files import INITDB, LOOK_S, TRIAL, FileWatch, usable
 from scheduler.database.server_record import remove_record
@@ -37,7 +38,6 @@ SOCKET_NAMES = (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock")
 SETTINGS = ("-h", "", "-p", str(PORT))
 FAST_SETTINGS = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
 ALONE = ("--single", "-j", "-c", "exit_on_error=true")
-ACCOUNTS = ("postgres", "nobody")
 
 # The death signal is armed only here: postgres is executed only if the parent has not died before that.
 DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "INT", "--", "sh", "-c", 'test $PPID = "$0" && exec "$@"')

@@ -84,6 +84,7 @@ class Lease:
         self._running: LeaseStatement | None = None
         self._refusals = 0  # of our registration, since it was accepted or we connected
         self.is_renewed = True  # unless it was a program's before us, and we do not know yet
+        self._is_hurried = False
 
     def _fire(self, event: LeaseEvent, due: float) -> bool:
         """Move the lease and set when its next statement is due; False when the event is ignored."""
@@ -102,8 +103,16 @@ class Lease:
 
     def disconnected(self) -> None:
         """The watch connection is down: nothing can be asked."""
+        self._is_hurried = self._is_hurried and self._connected_at == NEVER
         self._connected_at, self._running = NEVER, None
         self._fire(LeaseEvent.DISCONNECTED, NEVER)
+
+    def hurry(self) -> None:
+        """Take the group, the first time, as soon as its lease has run out: its owner is dead, as an operator says.
+
+        Not after our connection was lost: then the database may have been away for the owner, too.
+        """
+        self._is_hurried = True
 
     def leave(self) -> None:
         """Take or renew no lease any more: the daemon ends."""
@@ -172,8 +181,8 @@ class Lease:
 
     @property
     def has_waited_a_lease(self) -> bool:
-        """Return whether our own connection has lasted one whole lease."""
-        return self._asked_at - self._connected_at >= self._timers.lease
+        """Return whether our own connection has lasted one whole lease, or does not have to."""
+        return self._is_hurried or self._asked_at - self._connected_at >= self._timers.lease
 
     # ---- answers
 
@@ -206,6 +215,7 @@ class Lease:
         if at is None:
             self._fire(LeaseEvent.NOT_TAKEN, now)
         elif self._fire(LeaseEvent.TAKEN, now):
+            self._is_hurried = False
             self._taken = at
             self.until = self._asked_at + self._timers.lease
 

@@ -23,6 +23,7 @@ from scheduler.model.states import (
     ST_RUNNING,
     STATE_NAMES,
 )
+from scheduler.policy import rows_in_hand
 from scheduler.policy.capacity import HostState
 from scheduler.policy.completion import progress
 from scheduler.policy.deadlines import PROGRESS
@@ -238,13 +239,8 @@ class Report:
         }  # fmt: skip
 
     def queries(self) -> list[str]:
-        """Return a line for each multi-SQL-query in hand."""
-        return [
-            f"job={job.pk} agent={job.pool.name} total={query.total} fetched={query.fetched} "
-            f"waiting={job.waiting} in_flight={job.in_flight} done={job.done} failed={job.failed}"
-            for job in self._state.jobs.values()
-            if (query := job.query) is not None
-        ]
+        """Return the lines of each multi-SQL-query in hand and of its rows: for USR2."""
+        return [*rows_in_hand.lines(self._state)]
 
 
 def _slot_row(slot: Slot, now: float) -> dict[str, Any]:

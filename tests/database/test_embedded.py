@@ -18,7 +18,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from scheduler.database import embedded
-from scheduler.database.embedded import default_directory, find_binaries, is_running, join, temporary
+from scheduler.database.embedded import find_binaries, is_running, join, temporary
+from scheduler.database.embedded_place import default_directory
 from scheduler.errors import WorldError
 from tests.needs import need
 

@@ -28,12 +28,49 @@ def test_drover_alone_names_the_step_that_fits(drover: Drover, connection: psyco
 
 
 def test_drover_alone_without_a_database_starts_none_j101(
-    drover: Drover, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    drover: Drover, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: Path
+) -> None:
+    for name in ("DROVER_DATABASE_URL", "DROVER_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    monkeypatch.setenv("HOME", str(home))
+    assert next_step(drover) == "drover demo"
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["-c", "mine.toml"]])
+def test_drover_alone_with_a_configuration_and_no_database_proposes_the_daemon(
+    drover: Drover, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: Path, words: list[str]
 ) -> None:
     monkeypatch.delenv("DROVER_DATABASE_URL", raising=False)
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
-    assert next_step(drover) == "drover demo"
+    monkeypatch.chdir(tmp_path)
+    config.rename(tmp_path / "mine.toml")
+    monkeypatch.setenv("DROVER_CONFIG", "" if words else "mine.toml")
+    done = drover(*words)
+    assert (done.status, done.out.splitlines()[1:4]) == (
+        0, [f"No daemon runs, and no database is in {tmp_path}/state/pg yet.", "", "  drover run"]
+    )  # fmt: skip
     assert not (tmp_path / "state").exists()
+
+
+def test_drover_alone_says_that_jobs_wait_and_no_daemon_runs(drover: Drover, connection: psycopg.Connection) -> None:
+    for _ in range(9):
+        insert(connection)
+    done = drover()
+    assert done.out.splitlines()[1] == (
+        "No daemon runs for group default; jobs in the database: 9 wait or run, 0 have ended."
+    )
+    assert next_step(drover) == "drover run"
+
+
+def test_a_database_alone_is_greeted_too(
+    drover: Drover, connection: psycopg.Connection, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert(connection)
+    monkeypatch.setenv("DROVER_DATABASE_URL", "host=/nonexistent")
+    done = drover("-d", database)
+    assert (done.status, "1 wait or run" in done.out) == (0, True)
 
 
 def test_drover_alone_proposes_a_first_job_then_stats(drover: Drover, active: psycopg.Connection) -> None:

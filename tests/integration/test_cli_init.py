@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from scheduler.database import migrate
-from scheduler.database.embedded import default_directory, join
+from scheduler.database.embedded import join
+from scheduler.database.embedded_place import default_directory
 from scheduler.package_data import schema_dir
 from tests.cli_tools import ANNOUNCE, DROVER, Done, Drover, finish
 from tests.needs import need
@@ -79,6 +80,7 @@ def test_two_commands_share_the_embedded_database_and_the_last_one_stops_it(tmp_
     need("setpriv")
     variables = {name: value for name, value in os.environ.items() if name != "DROVER_DATABASE_URL"}
     variables |= {"STATE_DIRECTORY": str(tmp_path), "DROVER_CONFIG": str(config)}
+    subprocess.run([*DROVER, "init"], env=variables, capture_output=True, check=True)
     waiting = [*DROVER, "submit", "--force", "--wait", "noop", "x"]
     with subprocess.Popen(waiting, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables) as first:
         assert first.stdout

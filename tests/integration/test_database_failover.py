@@ -245,15 +245,23 @@ def test_rows_of_a_daemon_that_was_killed_elsewhere_are_given_back_once_its_leas
 
 
 @pytest.mark.slow
-def test_a_daemon_with_reset_runs_jobs_of_a_dead_one_at_once_f127(launch: Launch, record: Path, gate: Path) -> None:
+def test_a_daemon_with_reset_takes_an_abandoned_queue_at_once_and_one_without_waits_a_lease_f127(
+    launch: Launch, record: Path, gate: Path
+) -> None:
     text = QUICK.replace("lease = 1.5", "lease = 600") + HOST + agent("a", rec(record), slots=4)
     first = launch(text)
     pks = first.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate};{n}"} for n in range(4)])
     first.wait_all(pks, "running")
     first.kill()
+    first.execute("update drover.scheduler set scheduler_boot_id = 'of another machine'")
+    patient = launch(text, wait=False)
+    patient.until(lambda: "standing by" in patient.stderr())
+    first.execute("update drover.scheduler_group set group_lease_until = now()")
     gate.touch()
-    rows = launch(text, options=["-R"]).wait_all(pks)
-    assert {(row["jq_attempt"], row["jq_rescued"]) for row in rows} == {(2, 1)}
+    hurried = launch(text, options=["-R"])
+    assert {(row["jq_attempt"], row["jq_rescued"]) for row in hurried.wait_all(pks)} == {(2, 1)}
+    assert "its lease has run out" in hurried.stderr()
+    assert "taking over" not in patient.stderr()
 
 
 @pytest.mark.slow

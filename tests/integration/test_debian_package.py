@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.cli.config_files import load
 from tests.needs import need
 from tests.package_tools import Machine, build_package, machine
 
@@ -62,6 +63,21 @@ def test_installed_daemon_does_a_job_as_the_user_of_the_unit(installed: Machine)
     done = installed.run(*start, told="sha256 | /etc/passwd\n")
     assert done.stdout == "1 sha256 done all data processed\n", done.stderr
     assert "/etc/drover/drover.toml" in installed.run("drover", "check").stdout
+    status = installed.run("drover", "status")
+    assert (status.returncode, "run it as drover: sudo -u drover drover status" in status.stderr) == (3, True)
+    as_owner = installed.run("runuser", "-u", "drover", "--", "drover", "ls", "--all")
+    assert "1 sha256 done" in as_owner.stdout, as_owner.stderr
+
+
+def test_a_file_of_the_site_names_another_database_than_the_package(unpacked: Path, tmp_path: Path) -> None:
+    text = (unpacked / "etc/drover/drover.toml").read_text()
+    assert 'url = "embedded:/var/lib/drover/pg"' in text.splitlines()
+    (folder := tmp_path / "conf.d").mkdir(mode=0o755)
+    (tmp_path / "drover.toml").write_text(text)
+    for each in (*(unpacked / "etc/drover/conf.d").glob("*.toml"), None):
+        name, own = (each.name, each.read_text()) if each else ("10-site.toml", '[database]\nurl = "dbname=site"\n')
+        (folder / name).write_text(own)
+    assert load(str(tmp_path / "drover.toml"), {}).database.url == "dbname=site"
 
 
 def test_an_upgrade_keeps_changes_and_a_purge_leaves_the_queue_alone(package: Path, tmp_path: Path) -> None:

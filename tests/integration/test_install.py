@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.needs import need
-from tests.package_tools import Built, build, once
+from tests.package_tools import Built, build, machine, once
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -82,6 +82,68 @@ def test_installed_agents_work_from_their_one_place_f142_t107(prefix: Path, tmp_
     done = _run(prefix, tmp_path, "drover", "demo", "--limit", "20")
     assert done.returncode == 0, done.stderr
     assert "60 items" in done.stdout
+
+
+# ---- make install
+
+
+def _make(target: str, *settings: str) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(["make", "-C", ROOT, target, *settings], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def destination(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory that make install has filled, as for a package, with PREFIX=/opt/d."""
+
+    def make(place: Path) -> None:
+        _make("install", f"DESTDIR={place}", "PREFIX=/opt/d", f"WHAT={built.wheel}", "EXTRAS=agents")
+
+    return once(tmp_path_factory, "made", make)
+
+
+def test_make_install_puts_everything_below_prefix_and_destdir_f141_r12(destination: Path) -> None:
+    prefix = destination / "opt/d"
+    assert [path.name for path in destination.iterdir()] == ["opt"]
+    assert [path.name for path in prefix.parent.iterdir()] == ["d"]
+    assert sorted(path.name for path in prefix.iterdir()) == ["bin", "etc", "lib", "share"]
+    assert {path.name for path in (prefix / "bin").iterdir()} == {
+        "drover", *(path.name for path in (ROOT / "agents").glob("*/drover-agent-*"))
+    }  # fmt: skip
+    pages = {path.name for path in (ROOT / "man").glob("drover*.[1-8]")}
+    assert {path.name for path in (prefix / "share/man").glob("*/*")} == pages
+    assert (prefix / "etc/drover/drover.toml").read_bytes() == (ROOT / "etc/drover.toml").read_bytes()
+    unit = (prefix / "lib/systemd/system/drover.service").read_text()
+    assert "\nExecStart=/opt/d/bin/drover run\n" in unit
+    assert str(destination) not in "".join(path.read_text() for path in (prefix / "lib/drover/bin").glob("drover*"))
+
+
+def test_a_program_of_make_install_runs_where_it_belongs_and_reads_the_configuration_beside_it_f141_r15(
+    destination: Path, tmp_path: Path
+) -> None:
+    need("overlay")
+    with machine(tmp_path) as copy:
+        copy.run("cp", "-r", f"{destination}/opt/d", "/opt/d")
+        assert copy.run("/opt/d/bin/drover", "version").stdout == f"drover {metadata.version('drover-scheduler')}\n"
+        shown = copy.run("/opt/d/bin/drover", "config", "file", "--json").stdout
+        assert '"value": "/opt/d/etc/drover/drover.toml"' in shown
+        assert copy.run("/opt/d/bin/drover-agent-sha256", told="/dev/null\n").stdout.startswith("OK\n")
+
+
+def test_make_uninstall_leaves_the_configuration_alone_f141(built: Built, tmp_path: Path) -> None:
+    given = (f"DESTDIR={tmp_path}", "PREFIX=/usr")
+    (conf := tmp_path / "etc/drover").mkdir(parents=True)
+    (conf / "drover.toml").write_text("# mine\n")
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/drover-of-the-site").symlink_to("/bin/true")
+    for _ in range(2):
+        _make("install", *given, f"WHAT={built.wheel}", "EXTRAS=agents")
+    assert (tmp_path / "usr/bin/drover").readlink() == Path("../lib/drover/bin/drover")
+    _make("uninstall", *given)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if not path.is_dir() or path.is_symlink()}
+    assert left == {"etc/drover/drover.toml", "usr/bin/drover-of-the-site"}
+    assert (conf / "drover.toml").read_text() == "# mine\n"
 
 
 def test_nothing_is_compiled_by_default(prefix: Path, tmp_path: Path) -> None:

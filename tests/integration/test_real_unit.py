@@ -238,6 +238,14 @@ def test_a_crash_under_systemd_keeps_an_idle_agent_and_kills_a_busy_one(machine:
 
 
 @pytest.mark.slow
+def test_a_crash_under_systemd_logs_which_agent_has_which_job_f58(machine: Machine, meeting: Meeting) -> None:
+    pk, busy = work(machine, meeting)
+    machine.systemctl("kill", "--kill-whom=main", "--signal=SIGSEGV", "drover.service")
+    machine.said("Fatal Python error")
+    machine.said(f" ST_RUNNING agent=puppet host=local pid={busy} items=0 job={pk}\n")
+
+
+@pytest.mark.slow
 def test_systemctl_stop_leaves_nothing_in_the_store_nor_in_the_control_group(
     machine: Machine, meeting: Meeting
 ) -> None:

@@ -212,15 +212,35 @@ def test_a_crash_logs_a_traceback_and_the_children_and_dies_of_the_signal_f58(
     launch: Launch, meeting: Meeting, number: signal.Signals
 ) -> None:
     daemon = launch(TEXT)
-    daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('$$')}; exec sleep 1000")
+    job = daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('$$')}; exec sleep 1000")
     agent = int(meeting.hear())
     daemon.signal(number)
     assert daemon.process.wait(20) == -number
     told = daemon.stderr()
     assert re.search(rf'Fatal Python error: .*\n(.*\n)+  File ".*/scheduler/{WITHIN}\n', told)
+    assert in_hand(agent, job) in told.partition("Fatal Python error")[2]
     assert f"the daemon died of {number.name} and left children: 1\n" in told
     assert re.search(rf"^pid={agent} state=[A-Z] command=", told, re.MULTILINE)
     assert not Path(f"/proc/{agent}").exists()
+
+
+def in_hand(pid: int, job: int) -> str:
+    """Return the line of an agent behind the traceback of a crash."""
+    return f"slot=0 ST_RUNNING agent=puppet host=local pid={pid} items=0 job={job}\n"
+
+
+def test_a_daemon_without_a_guardian_logs_at_a_crash_which_agent_has_which_job_f58(
+    launch: Launch, meeting: Meeting
+) -> None:
+    daemon = launch(TEXT, program=["sh", "-c", 'SYSTEMD_EXEC_PID=$$ exec "$@"', "sh", *RUN])
+    job = daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('$$')}; exec sleep 1000")
+    agent = int(meeting.hear())
+    os.kill(daemon.process.pid, SIGSEGV)
+    assert daemon.process.wait(20) == -SIGSEGV
+    _, _, told = daemon.stderr().partition("Fatal Python error")
+    assert "jobs in hand: 1; slots: " in told
+    assert in_hand(agent, job) in told
+    os.killpg(agent, SIGKILL)
 
 
 def test_a_killed_daemon_logs_no_table_of_children(launch: Launch, meeting: Meeting) -> None:

@@ -9,6 +9,7 @@ from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 
 import pytest
 
+from scheduler.policy.rows_in_hand import MOST_ROWS
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, rec, start
 
@@ -78,6 +79,41 @@ def test_every_query_in_hand_is_printed_f56(launch: Launch, record: Path, gate: 
     daemon.until(lambda: sorted(map(int, shown.findall(daemon.stderr()))) == pks, what="a query is not printed")
     gate.touch()
     assert [row["jq_itemsprocessed"] for row in daemon.wait_all(pks)] == [4, 4]
+
+
+def test_each_row_of_a_query_in_hand_is_printed_with_who_has_it_f56(launch: Launch, record: Path, gate: Path) -> None:
+    daemon = launch(HOST + agent("a", rec(record), slots=2))
+    query = f"select 10 + i as id, 'gate:{gate}' as act from generate_series(1, 4) i"
+    pk = daemon.insert(jq_type="a", jq_args=query, jq_msq=True, jq_key="id")
+    daemon.until(lambda: len(lines(record)) == 2)
+    daemon.signal(SIGUSR2)
+    row = re.compile(rf"^row (\d) key '(\d+)': (\w+).*\bjob={pk}$", re.MULTILINE)
+    daemon.until(lambda: len(row.findall(daemon.stderr())) == 4, what="a row is not printed")
+    found = row.findall(daemon.stderr())
+    assert found == [("0", "11", "ST_RUNNING"), ("1", "12", "ST_RUNNING"), ("2", "13", "waits"), ("3", "14", "waits")]
+    pids = re.findall(r"^row .* slot=\d agent=a host=alpha pid=(\d+) job=", daemon.stderr(), re.MULTILINE)
+    assert sorted(map(int, pids)) == sorted(daemon.agent_pids())
+    gate.touch()
+    assert daemon.wait(pk)["jq_itemsprocessed"] == 4
+
+
+def test_rows_of_a_long_query_are_printed_up_to_a_number_and_the_rest_is_counted_f56(
+    launch: Launch, record: Path, gate: Path
+) -> None:
+    daemon = launch(HOST + agent("a", rec(record)))
+    query = f"select i as id, 'gate:{gate}' as act, 'pass''word' as more from generate_series(1, 500) i"
+    pk = daemon.insert(jq_type="a", jq_args=query, jq_msq=True)
+    block = re.compile(
+        rf"^job={pk} agent=a .* waiting=(\d+) in_flight=(\d+) .*\n((?:row \d+: .*\n)*)job={pk}: and (\d+) more rows\n",
+        re.MULTILINE,
+    )
+    # not all rows are fetched at once
+    found = daemon.until(lambda: daemon.signal(SIGUSR2) or block.search(daemon.stderr()))
+    assert len(found[3].splitlines()) == MOST_ROWS
+    assert int(found[4]) == int(found[1]) + int(found[2]) - MOST_ROWS
+    assert "word" not in found[3]
+    gate.touch()
+    daemon.stop()
 
 
 @pytest.mark.slow

@@ -1,13 +1,17 @@
 """Finding, reading and refusing configuration files."""
 
+import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from scheduler.cli.config_files import load, locate, read, shipped
+from scheduler.cli.config_files import load, locate, read, shipped, system_files
 from scheduler.errors import ConfigError
+from tests.cli_tools import DROVER
 from tests.needs import need
+from tests.package_tools import machine
 
 LEAST = '[hosts.alpha]\n[agents.a]\ncommand = ["a"]\n'
 SECRET = LEAST + '[database]\nurl = "host=there password=hush"\n'
@@ -47,29 +51,59 @@ def own(tmp_path: Path) -> Path:
 
 def test_option_wins_over_the_environment_f125(home: Path, system: Path) -> None:
     environ = {"DROVER_CONFIG": "/other", "HOME": str(home.parents[2])}
-    assert locate("/given", environ, system) == Path("/given")
+    assert locate("/given", environ, [system]) == Path("/given")
 
 
 def test_environment_wins_over_the_users_file_r15_t19(home: Path, system: Path) -> None:
     environ = {"DROVER_CONFIG": "/other", "HOME": str(home.parents[2])}
-    assert locate(None, environ, system) == Path("/other")
+    assert locate(None, environ, [system]) == Path("/other")
 
 
 def test_users_file_wins_over_the_machines_r13(home: Path, system: Path) -> None:
-    assert locate(None, {"HOME": str(home.parents[2])}, system) == home
+    assert locate(None, {"HOME": str(home.parents[2])}, [system]) == home
 
 
 @pytest.mark.parametrize("environ", [{}, {"HOME": "/nowhere"}, {"DROVER_CONFIG": ""}])
 def test_machines_file_wins_over_the_shipped_one_r15_t19(environ: dict[str, str], system: Path) -> None:
-    assert locate(None, environ, system) == system
+    assert locate(None, environ, [system]) == system
+
+
+@pytest.mark.parametrize(
+    ("environment", "first"),
+    [
+        ("/opt/d/lib/drover", "/opt/d/etc"),  # of make install PREFIX=/opt/d
+        ("/usr/local/lib/drover", "/usr/local/etc"),
+        ("/usr/lib/drover", "/usr/etc"),
+        ("/srv/venv", "/srv/venv/etc"),
+        ("/usr", "/usr/etc"),
+    ],
+)
+def test_machines_files_are_below_the_prefix_and_three_directories_r15(environment: str, first: str) -> None:
+    usual = [each for each in ("/usr/local/etc", "/usr/etc", "/etc") if each != first]
+    assert system_files(Path(environment)) == tuple(Path(each, "drover/drover.toml") for each in (first, *usual))
+
+
+@pytest.mark.slow
+def test_the_first_of_four_directories_of_the_machine_that_has_a_file_is_read_r15(tmp_path: Path) -> None:
+    need("overlay")
+    places = system_files(Path(sys.prefix))
+    words = ("env", f"PYTHONPATH={Path(__file__).parents[2]}", *DROVER, "config", "file", "scheduler.group", "--json")
+    with machine(tmp_path) as copy:
+        for place in reversed(places):
+            text = f'[scheduler]\ngroup = "g{places.index(place)}"\n{LEAST}'
+            copy.run("install", "-D", "-m", "644", "/dev/stdin", str(place), told=text)
+            file, group = map(json.loads, copy.run(*words).stdout.splitlines())
+            assert file == {"setting": "file", "value": str(place), "origin": "the machine's"}
+            assert group["value"] == f'"g{places.index(place)}"'
+    assert len(places) == 4
 
 
 def test_shipped_file_is_used_if_there_is_no_other_j101_t19() -> None:
-    assert locate(None, {}, Path("/nowhere")) == shipped()
+    assert locate(None, {}, [Path("/nowhere")]) == shipped()
 
 
 def test_shipped_file_loads_f122() -> None:
-    assert load(None, {}, Path("/nowhere")).database.url == "embedded"
+    assert load(None, {}, [Path("/nowhere")]).database.url == "embedded"
 
 
 def test_missing_file_is_reported_f152() -> None:

@@ -49,7 +49,6 @@ def test_configuration_file_is_given_before_or_after_the_command_f125(line: str,
 @pytest.mark.parametrize(
     "line",
     [
-        "",
         "nosuch",
         "ls -s nosuch",
         "ls --al",

@@ -147,6 +147,45 @@ def test_a_daemon_that_stepped_down_may_take_the_group_again_after_another_owner
     assert lease.step(1.5) is LeaseStatement.TAKE
 
 
+LAPSED = Owner("other", True, False)
+
+
+def test_a_hurried_daemon_takes_a_lapsed_lease_at_once_f127() -> None:
+    lease = standing_by()
+    lease.hurry()
+    look(lease, LAPSED, 0.0)
+    assert (lease.step(0.0), lease.has_waited_a_lease) == (LeaseStatement.TAKE, True)
+
+
+def test_a_hurried_daemon_waits_while_a_lease_runs_f128() -> None:
+    lease = standing_by()
+    lease.hurry()
+    look(lease, OTHER, 0.0)
+    assert (lease.step(0.0), lease.next_deadline()) == (None, 10.0)
+
+
+def test_a_hurried_daemon_that_lost_its_connection_waits_a_lease_as_others_do() -> None:
+    lease = standing_by()
+    lease.hurry()
+    lease.disconnected()
+    lease.connected(5.0)
+    assert lease.step(5.0) is LeaseStatement.REGISTER
+    lease.registered(5.0)
+    look(lease, LAPSED, 5.0)
+    assert (lease.step(5.0), lease.has_waited_a_lease) == (None, False)
+
+
+def test_a_daemon_that_waits_for_its_first_connection_hurries_then_f127() -> None:
+    lease = Lease(TIMERS)
+    lease.hurry()
+    lease.disconnected()
+    lease.connected(5.0)
+    assert lease.step(5.0) is LeaseStatement.REGISTER
+    lease.registered(5.0)
+    look(lease, LAPSED, 5.0)
+    assert lease.step(5.0) is LeaseStatement.TAKE
+
+
 def test_refused_registration_is_retried_with_back_off() -> None:
     lease = Lease(Scheduler())
     lease.connected(0.0)
