@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from tests.web.conftest import KEY, ORIGIN
 from tests.web.test_pages import text_of
 
 DONE, FAILED, OF_OTHERS, BACKLOG, BEHIND = 120, 15, 7, 25_000, 4
-ANSWERS = (
-    "print('OK', flush=True)\nfor line in iter(input, ''): print('FAIL no\\nOK' if 'bad' in line else 'OK', flush=True)"
-)
+ANSWERS = """
+print("OK", flush=True)
+for line in iter(input, ""):
+    print("FAIL api.example.org timed out\\nOK" if "bad" in line else "OK", flush=True)
+"""
 CONFIG = """
 [hosts.local]
 max = 4
@@ -169,6 +172,38 @@ def test_each_queue_has_the_counts_of_sql(daemon: Daemon, database: str, login: 
     }
 
 
+def test_lines_of_plots_have_the_names_of_statistics(daemon: Daemon, database: str, login: str) -> None:
+    page = unescape(overview(database, login))
+    assert page.count('data-labels="["median", "95th percentile"]"') == 2
+
+
+def test_page_of_a_failed_job_says_once_why(daemon: Daemon, database: str) -> None:
+    (job, *_) = daemon.execute("select jq_pk, jq_endtext from drover.jobs where jq_state = 'failed' limit 1")
+    app = make_app(make_conninfo(database, user="drover_operator"), "default", KEY)
+    with TestClient(app, base_url=ORIGIN, follow_redirects=False) as client:
+        client.post("/sign-in", data={"role": "", "password": KEY})
+        page = client.get(f"/jobs/{job['jq_pk']}").text
+    assert "timed out" in job["jq_endtext"]
+    assert text_of(page).count(job["jq_endtext"]) == 1
+    assert "<progress" not in page  # it is one item
+
+
+def test_slots_are_cells_by_host_and_type(daemon: Daemon, database: str) -> None:
+    page = overview(database, "operator")
+    cells = re.findall(r'<(?:a|span) class="cell t-(ST_[A-Z]+)"[^>]* title="slot (\d+): (ST_[A-Z]+) for ', page)
+    rows = daemon.execute("select status_slot, status_state_name from drover.scheduler_status where status_slot >= 0")
+    slots = sorted((row["status_state_name"], str(row["status_slot"]), row["status_state_name"]) for row in rows)
+    assert sorted(cells) == slots
+    kinds = re.findall(r'<span class="kind">([a-z]+)</span> <span class="dim">([^<]*)<', page)
+    running = daemon.value("select jq_pk from drover.jobs where jq_state = 'running'")
+    assert ("gate", f"1 of {sum(row['status_agent'] == 'gate' for row in statuses(daemon))} busy") in kinds
+    assert f'href="/jobs/{running}"' in page.partition('class="slots"')[2]
+
+
+def statuses(daemon: Daemon) -> list[dict[str, Any]]:
+    return daemon.execute("select * from drover.scheduler_status where status_slot >= 0")
+
+
 def test_hosts_and_types_have_the_agents_of_sql(daemon: Daemon, database: str) -> None:
     shown = tables(overview(database, "operator"))
     query = (
@@ -193,4 +228,5 @@ def test_plot_of_own_jobs_begins_after_what_it_did_not_read(web_database: str, r
             "select min(tally_at), count(*) from drover.our_tally where tally_state = 'done'"
         ).fetchone()
     assert seen == wanted
+    assert seen
     assert 90 < seen[1] <= 100
