@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -129,14 +129,27 @@ def ready(page: "Page") -> None:
     page.wait_for_selector("#link:text-is('live')")
 
 
+def serious_findings(page: "Page") -> list[Any]:
+    page.evaluate(AXE)
+    findings = page.evaluate("axe.run().then(found => found.violations)")
+    return [each for each in findings if each["impact"] in ("serious", "critical")]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", PATHS)
 def test_page_has_no_serious_finding_of_axe_and_no_error(page: "Page", job: int, path: str) -> None:
     page.goto(f"/jobs/{job}" if path == "/job" else path)
-    page.evaluate(AXE)
-    findings = page.evaluate("axe.run().then(found => found.violations)")
-    serious = [each for each in findings if each["impact"] in ("serious", "critical")]
+    serious = serious_findings(page)
     assert serious == [], json.dumps(serious, indent=1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_form_with_mistakes_has_no_serious_finding_of_axe(page: "Page") -> None:
+    page.goto("/submit")
+    page.fill("#not_before", "tomorrow")
+    page.click("button:text('Submit the job')")
+    page.wait_for_selector("#mistake-not_before")
+    assert serious_findings(page) == []
 
 
 @pytest.mark.parametrize("path", PATHS)
