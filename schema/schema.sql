@@ -6881,168 +6881,6 @@ CREATE VIEW drover.our_output WITH (security_barrier='true') AS
      JOIN drover.jobqueue ON ((jobqueue.jq_pk = o.out_jq_fk)))
   WHERE ((jobqueue.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])) OR (jobqueue.jq_pk = ANY (( SELECT drover.shared_jobs() AS shared_jobs)::bigint[])));
 
-CREATE VIEW drover.our_tally WITH (security_barrier='true') AS
- SELECT j.jq_endtime AS tally_at,
-    '00:00:00'::interval AS tally_span,
-    j.jq_type AS tally_type,
-    (j.jq_state)::text AS tally_state,
-    (1)::bigint AS tally_jobs,
-        CASE
-            WHEN (j.jq_state = ANY (ARRAY['done'::drover.job_state, 'failed'::drover.job_state])) THEN ARRAY[drover.time_bin((date_part('epoch'::text, j.jq_endtime) - date_part('epoch'::text, j.jq_starttime)))]
-            ELSE '{}'::integer[]
-        END AS tally_bins,
-        CASE
-            WHEN (j.jq_state = ANY (ARRAY['done'::drover.job_state, 'failed'::drover.job_state])) THEN ARRAY[(1)::bigint]
-            ELSE '{}'::bigint[]
-        END AS tally_counts
-   FROM ( SELECT our_jobs.jq_pk,
-            our_jobs.jq_job_fk,
-            our_jobs.jq_name,
-            our_jobs.jq_type,
-            our_jobs.jq_args,
-            our_jobs.jq_variables,
-            our_jobs.jq_msq,
-            our_jobs.jq_runonpfile,
-            our_jobs.jq_host,
-            our_jobs.jq_key,
-            our_jobs.jq_tolerate,
-            our_jobs.jq_repeat,
-            our_jobs.jq_queue,
-            our_jobs.jq_urgent,
-            our_jobs.jq_priority,
-            our_jobs.jq_not_before,
-            our_jobs.jq_not_after,
-            our_jobs.jq_wait_until,
-            our_jobs.jq_expires_at,
-            our_jobs.jq_live_key,
-            our_jobs.jq_max_interruptions,
-            our_jobs.jq_retries,
-            our_jobs.jq_timeout,
-            our_jobs.jq_unique_key,
-            our_jobs.jq_delete,
-            our_jobs.jq_mode,
-            our_jobs.jq_state,
-            our_jobs.jq_attempt,
-            our_jobs.jq_owner,
-            our_jobs.jq_schedinfo,
-            our_jobs.jq_interruptions,
-            our_jobs.jq_failures,
-            our_jobs.jq_rescued,
-            our_jobs.jq_retry_at,
-            our_jobs.jq_unmet,
-            our_jobs.jq_has_children,
-            our_jobs.jq_wanted,
-            our_jobs.jq_queued,
-            our_jobs.jq_starttime,
-            our_jobs.jq_endtime,
-            our_jobs.jq_endtext,
-            our_jobs.jq_end_bits,
-            our_jobs.jq_exitcode,
-            our_jobs.jq_signal,
-            our_jobs.jq_result,
-            our_jobs.jq_itemsprocessed,
-            our_jobs.jq_itemsfailed,
-            our_jobs.jq_itemstotal,
-            our_jobs.jq_checkpoint,
-            our_jobs.jq_elapsedtime,
-            our_jobs.jq_processedtime,
-            our_jobs.jq_expected_end,
-            our_jobs.jq_done_by,
-            our_jobs.jq_done_host,
-            our_jobs.jq_done_pid,
-            our_jobs.jq_submitter,
-            our_jobs.jq_resubmit_of,
-            our_jobs.jq_first_start,
-            our_jobs.jq_attempt_start,
-            our_jobs.jq_end_code,
-            our_jobs.jq_blocked_count
-           FROM drover.our_jobs
-          ORDER BY our_jobs.jq_pk DESC
-         LIMIT 20000) j
-  WHERE ((j.jq_endtime IS NOT NULL) AND (j.jq_type <> 'command'::text))
-UNION ALL
- SELECT j.jq_starttime AS tally_at,
-    '00:00:00'::interval AS tally_span,
-    j.jq_type AS tally_type,
-    'started'::text AS tally_state,
-    1 AS tally_jobs,
-    ARRAY[drover.time_bin((date_part('epoch'::text, j.jq_starttime) - date_part('epoch'::text, j.jq_queued)))] AS tally_bins,
-    ARRAY[1] AS tally_counts
-   FROM ( SELECT our_jobs.jq_pk,
-            our_jobs.jq_job_fk,
-            our_jobs.jq_name,
-            our_jobs.jq_type,
-            our_jobs.jq_args,
-            our_jobs.jq_variables,
-            our_jobs.jq_msq,
-            our_jobs.jq_runonpfile,
-            our_jobs.jq_host,
-            our_jobs.jq_key,
-            our_jobs.jq_tolerate,
-            our_jobs.jq_repeat,
-            our_jobs.jq_queue,
-            our_jobs.jq_urgent,
-            our_jobs.jq_priority,
-            our_jobs.jq_not_before,
-            our_jobs.jq_not_after,
-            our_jobs.jq_wait_until,
-            our_jobs.jq_expires_at,
-            our_jobs.jq_live_key,
-            our_jobs.jq_max_interruptions,
-            our_jobs.jq_retries,
-            our_jobs.jq_timeout,
-            our_jobs.jq_unique_key,
-            our_jobs.jq_delete,
-            our_jobs.jq_mode,
-            our_jobs.jq_state,
-            our_jobs.jq_attempt,
-            our_jobs.jq_owner,
-            our_jobs.jq_schedinfo,
-            our_jobs.jq_interruptions,
-            our_jobs.jq_failures,
-            our_jobs.jq_rescued,
-            our_jobs.jq_retry_at,
-            our_jobs.jq_unmet,
-            our_jobs.jq_has_children,
-            our_jobs.jq_wanted,
-            our_jobs.jq_queued,
-            our_jobs.jq_starttime,
-            our_jobs.jq_endtime,
-            our_jobs.jq_endtext,
-            our_jobs.jq_end_bits,
-            our_jobs.jq_exitcode,
-            our_jobs.jq_signal,
-            our_jobs.jq_result,
-            our_jobs.jq_itemsprocessed,
-            our_jobs.jq_itemsfailed,
-            our_jobs.jq_itemstotal,
-            our_jobs.jq_checkpoint,
-            our_jobs.jq_elapsedtime,
-            our_jobs.jq_processedtime,
-            our_jobs.jq_expected_end,
-            our_jobs.jq_done_by,
-            our_jobs.jq_done_host,
-            our_jobs.jq_done_pid,
-            our_jobs.jq_submitter,
-            our_jobs.jq_resubmit_of,
-            our_jobs.jq_first_start,
-            our_jobs.jq_attempt_start,
-            our_jobs.jq_end_code,
-            our_jobs.jq_blocked_count
-           FROM drover.our_jobs
-          ORDER BY our_jobs.jq_pk DESC
-         LIMIT 20000) j
-  WHERE ((j.jq_starttime IS NOT NULL) AND (j.jq_attempt > 0) AND (j.jq_type <> 'command'::text));
-
-CREATE VIEW drover.our_why WITH (security_barrier='true') AS
- SELECT w.jq_pk,
-    w.jq_type,
-    w.jq_state,
-    w.reason
-   FROM (drover.why w
-     JOIN drover.jobqueue j ON ((j.jq_pk = w.jq_pk)))
-  WHERE ((j.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])) OR (j.jq_pk = ANY (( SELECT drover.shared_jobs() AS shared_jobs)::bigint[])));
-
 CREATE VIEW drover.our_zone_parts WITH (security_barrier='true') AS
  SELECT zone_parts.zone,
     zone_parts.type,
@@ -7058,6 +6896,202 @@ CREATE VIEW drover.our_zone_parts WITH (security_barrier='true') AS
     zone_parts.rank
    FROM drover.zone_parts
   WHERE (zone_parts.submitter = ANY ((( SELECT drover.fellows() AS fellows))::text[]));
+
+CREATE VIEW drover.our_tally WITH (security_barrier='true') AS
+ WITH ended AS MATERIALIZED (
+         SELECT our_zone_parts.zone,
+            max(our_zone_parts.latest) AS latest,
+            row_number() OVER (ORDER BY (max(our_zone_parts.latest)) DESC) AS place
+           FROM drover.our_zone_parts
+          WHERE ((our_zone_parts.state <> ALL (ARRAY['held'::text, 'queued'::text, 'early'::text, 'unmet'::text, 'blocked'::text])) AND (our_zone_parts.latest > (now() - '01:00:00'::interval)))
+          GROUP BY our_zone_parts.zone
+        ), beginning AS MATERIALIZED (
+         SELECT COALESCE((date_trunc('minute'::text, max(ended.latest)) + '00:01:00'::interval), (now() - '01:00:00'::interval)) AS at
+           FROM ended
+          WHERE (ended.place > 100)
+        ), jobs AS MATERIALIZED (
+         SELECT z.jq_type,
+            z.jq_state,
+            z.jq_queued,
+            z.jq_attempt,
+            z.jq_starttime,
+            z.jq_endtime
+           FROM (ended
+             CROSS JOIN LATERAL ( SELECT jobqueue.jq_pk,
+                    jobqueue.jq_job_fk,
+                    jobqueue.jq_name,
+                    jobqueue.jq_type,
+                    jobqueue.jq_args,
+                    jobqueue.jq_variables,
+                    jobqueue.jq_msq,
+                    jobqueue.jq_runonpfile,
+                    jobqueue.jq_host,
+                    jobqueue.jq_key,
+                    jobqueue.jq_tolerate,
+                    jobqueue.jq_repeat,
+                    jobqueue.jq_queue,
+                    jobqueue.jq_urgent,
+                    jobqueue.jq_priority,
+                    jobqueue.jq_not_before,
+                    jobqueue.jq_not_after,
+                    jobqueue.jq_wait_until,
+                    jobqueue.jq_expires_at,
+                    jobqueue.jq_live_key,
+                    jobqueue.jq_max_interruptions,
+                    jobqueue.jq_retries,
+                    jobqueue.jq_timeout,
+                    jobqueue.jq_unique_key,
+                    jobqueue.jq_delete,
+                    jobqueue.jq_mode,
+                    jobqueue.jq_state,
+                    jobqueue.jq_attempt,
+                    jobqueue.jq_owner,
+                    jobqueue.jq_schedinfo,
+                    jobqueue.jq_interruptions,
+                    jobqueue.jq_failures,
+                    jobqueue.jq_rescued,
+                    jobqueue.jq_retry_at,
+                    jobqueue.jq_unmet,
+                    jobqueue.jq_has_children,
+                    jobqueue.jq_wanted,
+                    jobqueue.jq_queued,
+                    jobqueue.jq_starttime,
+                    jobqueue.jq_endtime,
+                    jobqueue.jq_endtext,
+                    jobqueue.jq_end_bits,
+                    jobqueue.jq_exitcode,
+                    jobqueue.jq_signal,
+                    jobqueue.jq_result,
+                    jobqueue.jq_itemsprocessed,
+                    jobqueue.jq_itemsfailed,
+                    jobqueue.jq_itemstotal,
+                    jobqueue.jq_checkpoint,
+                    jobqueue.jq_elapsedtime,
+                    jobqueue.jq_processedtime,
+                    jobqueue.jq_expected_end,
+                    jobqueue.jq_done_by,
+                    jobqueue.jq_done_host,
+                    jobqueue.jq_done_pid,
+                    jobqueue.jq_submitter,
+                    jobqueue.jq_resubmit_of,
+                    jobqueue.jq_first_start,
+                    jobqueue.jq_attempt_start,
+                    jobqueue.jq_blocked_count,
+                    jobqueue.jq_batch
+                   FROM drover.jobqueue
+                  WHERE (((jobqueue.jq_pk >= (ended.zone * 4096)) AND (jobqueue.jq_pk <= ((ended.zone * 4096) + 4095))) AND (jobqueue.jq_endtime >= ( SELECT beginning.at
+                           FROM beginning)))
+                 OFFSET 0) z)
+          WHERE ((ended.place <= 100) AND (z.jq_type <> 'command'::text) AND (z.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])))
+        UNION ALL
+         SELECT h.jq_type,
+            h.jq_state,
+            h.jq_queued,
+            h.jq_attempt,
+            h.jq_starttime,
+            NULL::timestamp with time zone
+           FROM (drover.our_beside_zones b
+             CROSS JOIN LATERAL ( SELECT j.jq_pk,
+                    j.jq_job_fk,
+                    j.jq_name,
+                    j.jq_type,
+                    j.jq_args,
+                    j.jq_variables,
+                    j.jq_msq,
+                    j.jq_runonpfile,
+                    j.jq_host,
+                    j.jq_key,
+                    j.jq_tolerate,
+                    j.jq_repeat,
+                    j.jq_queue,
+                    j.jq_urgent,
+                    j.jq_priority,
+                    j.jq_not_before,
+                    j.jq_not_after,
+                    j.jq_wait_until,
+                    j.jq_expires_at,
+                    j.jq_live_key,
+                    j.jq_max_interruptions,
+                    j.jq_retries,
+                    j.jq_timeout,
+                    j.jq_unique_key,
+                    j.jq_delete,
+                    j.jq_mode,
+                    j.jq_state,
+                    j.jq_attempt,
+                    j.jq_owner,
+                    j.jq_schedinfo,
+                    j.jq_interruptions,
+                    j.jq_failures,
+                    j.jq_rescued,
+                    j.jq_retry_at,
+                    j.jq_unmet,
+                    j.jq_has_children,
+                    j.jq_wanted,
+                    j.jq_queued,
+                    j.jq_starttime,
+                    j.jq_endtime,
+                    j.jq_endtext,
+                    j.jq_end_bits,
+                    j.jq_exitcode,
+                    j.jq_signal,
+                    j.jq_result,
+                    j.jq_itemsprocessed,
+                    j.jq_itemsfailed,
+                    j.jq_itemstotal,
+                    j.jq_checkpoint,
+                    j.jq_elapsedtime,
+                    j.jq_processedtime,
+                    j.jq_expected_end,
+                    j.jq_done_by,
+                    j.jq_done_host,
+                    j.jq_done_pid,
+                    j.jq_submitter,
+                    j.jq_resubmit_of,
+                    j.jq_first_start,
+                    j.jq_attempt_start,
+                    j.jq_blocked_count,
+                    j.jq_batch
+                   FROM drover.jobqueue j
+                  WHERE (j.jq_pk = b.jq_pk)
+                 LIMIT 1) h)
+          WHERE ((h.jq_endtime IS NULL) AND (h.jq_type <> 'command'::text))
+        )
+ SELECT jobs.jq_endtime AS tally_at,
+    '00:00:00'::interval AS tally_span,
+    jobs.jq_type AS tally_type,
+    (jobs.jq_state)::text AS tally_state,
+    (1)::bigint AS tally_jobs,
+        CASE
+            WHEN (jobs.jq_state = ANY (ARRAY['done'::drover.job_state, 'failed'::drover.job_state])) THEN ARRAY[drover.time_bin((date_part('epoch'::text, jobs.jq_endtime) - date_part('epoch'::text, jobs.jq_starttime)))]
+            ELSE '{}'::integer[]
+        END AS tally_bins,
+        CASE
+            WHEN (jobs.jq_state = ANY (ARRAY['done'::drover.job_state, 'failed'::drover.job_state])) THEN ARRAY[(1)::bigint]
+            ELSE '{}'::bigint[]
+        END AS tally_counts
+   FROM jobs
+  WHERE (jobs.jq_endtime IS NOT NULL)
+UNION ALL
+ SELECT jobs.jq_starttime AS tally_at,
+    '00:00:00'::interval AS tally_span,
+    jobs.jq_type AS tally_type,
+    'started'::text AS tally_state,
+    1 AS tally_jobs,
+    ARRAY[drover.time_bin((date_part('epoch'::text, jobs.jq_starttime) - date_part('epoch'::text, jobs.jq_queued)))] AS tally_bins,
+    ARRAY[1] AS tally_counts
+   FROM jobs
+  WHERE ((jobs.jq_starttime >= ( SELECT beginning.at
+           FROM beginning)) AND (jobs.jq_attempt > 0));
+
+CREATE VIEW drover.our_why WITH (security_barrier='true') AS
+ SELECT w.jq_pk,
+    w.jq_type,
+    w.jq_state,
+    w.reason
+   FROM (drover.why w
+     JOIN drover.jobqueue j ON ((j.jq_pk = w.jq_pk)))
+  WHERE ((j.jq_submitter = ANY (( SELECT drover.fellows() AS fellows)::name[])) OR (j.jq_pk = ANY (( SELECT drover.shared_jobs() AS shared_jobs)::bigint[])));
 
 ALTER TABLE drover.output ALTER COLUMN out_pk ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME drover.output_out_pk_seq

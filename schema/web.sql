@@ -21,6 +21,11 @@ select has_function_privilege('drover.command(text)', 'execute')
 -- name: is_operator
 select drover.may_command()
 
+-- name: may_submit
+-- Return whether the role may insert jobs, and such whose parameter is a query.
+select has_any_column_privilege('drover.jobqueue', 'insert') as may_insert,
+       has_column_privilege('drover.jobqueue', 'jq_msq', 'insert') as may_query
+
 -- Jobs
 
 -- fragment: found

@@ -11,7 +11,7 @@ several lines if need be. What a shell would act on must be quoted.
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
@@ -139,10 +139,7 @@ def _insert(session: Session, options: Namespace, texts: Iterable[str]) -> list[
         if trace_id(parent) is None:
             raise ConfigError(f"--traceparent {parent}: is no traceparent, as 00-TRACE-PARENT-01; nothing was queued")
         given["jq_variables"] = Jsonb({PARENT: parent})
-    query = sql.SQL(INSERT).format(
-        columns=sql.SQL(", ").join(map(sql.Identifier, given)),
-        values=sql.SQL(", ").join([sql.Placeholder()] * len(given)),
-    )
+    query = insert_statement(given)
     remaining, connection = iter(texts), session.connection
     parents = _parents(session, options)
     jobs: list[int] = []
@@ -183,6 +180,14 @@ def _right_to_sql(session: Session, columns: Iterable[str]) -> Iterator[None]:
             f"role {session.value('role')} may not give {', '.join(sql_columns)}: "
             "SQL jobs are queued by members of drover_frontend_sql, see drover-jobqueue(7)"
         ) from error
+
+
+def insert_statement(columns: Collection[str]) -> sql.Composed:
+    """Return the statement that inserts a job for each text of an array, the last value after those of the columns."""
+    return sql.SQL(INSERT).format(
+        columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
+        values=sql.SQL(", ").join([sql.Placeholder()] * len(columns)),
+    )
 
 
 def set_up_job(options: Namespace, config: Config) -> int:

@@ -61,6 +61,10 @@ class Filter(NamedTuple):
         values = {name: value for name, value in self._asdict().items() if value and name != "states"}
         return values | ({"state": list(self.states)} if self.states else {})
 
+    def is_of_kinds(self) -> bool:
+        """Return whether it tells jobs apart by what is counted of them alone, as by their type and state."""
+        return self.group is None and self.since is None and self.text is None
+
     def words(self) -> str:
         """Return the filter in words."""
         parts = [f"{name} {value}" for name, value in self._asdict().items() if value and name != "states"]

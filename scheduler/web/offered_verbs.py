@@ -14,7 +14,7 @@ from scheduler.web.database_sessions import Login
 
 JOBS, QUEUES, HOSTS, TYPES, SCHEDULES, CONDITIONS = "job", "queue", "host", "agent", "schedule", "condition"
 RIGHTS_AGE_S: Final = 30.0
-NEEDS_CARE: Final = ("cancel", "killjob", "ice")  # asked about once more
+NEEDS_CARE: Final = ("cancel", "killjob", "ice", "agent-disable", "host-disable")  # asked about once more
 
 
 def _is_about_jobs_alone(verb: Verb) -> bool:

@@ -12,13 +12,14 @@ from scheduler.cli.database_session import NOTHING, Session
 from scheduler.cli.health import group_warnings, headline, level_of, read_group, sentence
 from scheduler.cli.job_lists import find, reading
 from scheduler.cli.output import Table
-from scheduler.cli.show import describe
+from scheduler.cli.show import Description, describe
 from scheduler.cli.status import jobs_in_states
+from scheduler.cli.top import LETTERS
 from scheduler.model.counters import STARTED, quantile
 from scheduler.model.list_bounds import LISTED
 from scheduler.model.states import DONE, IN_HAND, JOB_STATES, TERMINAL
 from scheduler.model.verbs import LARGEST_PK
-from scheduler.web import job_filter
+from scheduler.web import job_filter, slot_cells
 from scheduler.web.dependency_graph import draw
 
 ROWS: Final = 50
@@ -26,6 +27,7 @@ LOG_ROWS: Final = 200
 LEAST_MINUTES: Final = 5  # of plots, beside the last one: the axis of a single minute would show days
 PLOT_AGE_S: Final = 5.0
 COUNT_AGE_S: Final = 0.5
+MOST_SLOTS: Final = 1000
 OUTPUT_BYTES: Final = 65_536
 DEEP: Final = 12  # steps to relatives in the picture of dependencies
 MOST_RELATIVES: Final = 40  # above the job, and below it
@@ -57,10 +59,11 @@ def overview(request: Request, session: Session) -> Page:
         lists = {
             "queues": session.first(LISTED, "", "list_queue"),
             "hosts": session.first(LISTED, "", "list_host"),
-            "slots": Table("", (), ()),
         }
+        slots = Table("", (), ())
         if session.access["scheduler_status"] != NOTHING:
-            lists["slots"] = session.first(LISTED, "", "slots", group=group)
+            slots = session.first(MOST_SLOTS, "", "slots", group=group)
+        troubled = slot_cells.in_trouble(slots.records())
         names = {agent["type"] for agent in agents.records()}
         others = [(name, states) for name, states in types if name not in names]
         values = {
@@ -72,14 +75,23 @@ def overview(request: Request, session: Session) -> Page:
             "types": {name: states for name, states in types if name in names},
             "others": others[:LISTED],
             "agents": agents.records(),
-            "history": cached("history", PLOT_AGE_S, lambda: plots(minutes_of(session.records("history")))),
+            "history": cached("history", PLOT_AGE_S, lambda: history(session)),
             "backlog": {row["queue"]: row for row in session.records("backlog")},
             **{name: table.records() for name, table in lists.items()},
+            "slots": slot_cells.by_host(slots.records()),
+            "troubled": troubled[:LISTED],
+            "letters": LETTERS,
+            "state_words": slot_cells.STATE_WORDS,
             "left": {name: table.left for name, table in lists.items()}
-            | {"agents": agents.left + len(others[LISTED:])},
+            | {"agents": agents.left + len(others[LISTED:]), "slots": slots.left, "troubled": len(troubled[LISTED:])},
             "zone_offset_s": int(zone_offset().total_seconds()),
         }
     return Page("overview.html", values, poll_s=15.0)
+
+
+def history(session: Session) -> dict[str, Any]:
+    """Return the plots of the last hour."""
+    return plots(minutes_of(session.records("history")), session.value("now"))
 
 
 def zone_offset() -> timedelta:
@@ -96,13 +108,17 @@ def types_of(counts: list[tuple[str, str, int]]) -> list[tuple[str, dict[str, in
     return sorted(found, key=lambda each: (-each[1]["queued"], each[0]))
 
 
-def plots(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the columns that uPlot draws: times in seconds, then a list for each line; no job is 0 a minute."""
+def plots(rows: list[dict[str, Any]], now: datetime) -> dict[str, Any]:
+    """Return the columns that uPlot draws: times in seconds, then a list for each line; no job is 0 a minute.
+
+    They end with the last minute that is over: a part of one would look like a fall. It is drawn if it is the only one.
+    """
     by_minute = {int(row["minute"].timestamp()): row for row in rows}
     if not by_minute:
         return {}
-    last = max(by_minute)
-    times = list(range(min(*by_minute, last - LEAST_MINUTES * 60), last + 60, 60))
+    first, last = min(by_minute), int(now.timestamp()) // 60 * 60 - 60
+    last = max(first, last)
+    times = list(range(min(first, last - LEAST_MINUTES * 60), last + 60, 60))
 
     def column(name: str, place: int | None = None) -> list[Any]:
         values = [by_minute.get(time, {}).get(name) for time in times]
@@ -139,19 +155,35 @@ def jobs(request: Request, session: Session) -> Page:
     with reading(session):
         found = find(session.with_fellows(), wanted.wanted(before), ROWS + 1)
         rows = session.records("page_of_jobs", jobs=found.jobs)
-    known = request.state.login.cached("known", 10.0, lambda: session.records("known_values")[0])
+        total = None if not wanted.is_of_kinds() else counted(session, wanted)
+    place = max(1, job_filter.number(request.query_params.get("page", "")) or 1) if before else 1
     values = {
         "filter": wanted,
+        "total": total,
+        "page_number": place,
+        "pages": None if total is None else max(place, -(-total // ROWS)),
+        "first": (place - 1) * ROWS + 1,
         "before": before,
         "rows": rows[:ROWS],
         "older": rows[ROWS - 1]["job"] if len(rows) > ROWS else found.down_to,
         "down_to": found.down_to,
-        "known": known,
+        "known": known_values(request, session),
         "since": job_filter.SINCE,
         "all_states": JOB_STATES,
         "restrictions": session.restrictions("jobqueue"),
     }
     return Page("jobs.html", values, is_live=not before)
+
+
+def known_values(request: Request, session: Session) -> dict[str, Any]:
+    """Return the types, queues and hosts that forms offer."""
+    found: dict[str, Any] = request.state.login.cached("known", 10.0, lambda: session.records("known_values")[0])
+    return found
+
+
+def counted(session: Session, wanted: job_filter.Filter) -> int:
+    """Return how many jobs a filter of kinds finds; counts of kinds are kept, no job is read for them."""
+    return sum(row["jobs"] for row in session.records("count_jobs", **wanted.parameters()))
 
 
 def job(request: Request, session: Session) -> Page:
@@ -167,13 +199,25 @@ def job(request: Request, session: Session) -> Page:
         "job": found.facts,
         "is_over": state in TERMINAL,
         "reason": found.why,
-        "parts": {name: None if part is None else part.records() for name, part in found.parts.items()},
+        "is_said": bool(found.facts["text"]) and found.facts["text"].strip() in found.why,
+        "parts": without_repeats(found),
         "unseen": found.unseen,
         "graph": draw(family, number),
         "has_more": len(family) >= MOST_RELATIVES,
         "streams": {} if session.access["output"] == NOTHING else outputs(session, number),
     }
     return Page("job.html", values, job=number, poll_s=2.0 if state in IN_HAND else 0.0)
+
+
+def without_repeats(found: Description) -> dict[str, list[dict[str, Any]] | None]:
+    """Return the parts of a job; what its headline says of its end is not repeated below it."""
+    parts = {name: None if part is None else part.records() for name, part in found.parts.items()}
+    text = found.facts["text"]
+    if found.facts["state"] in TERMINAL and text and text.strip() in found.why:
+        for attempt in parts["attempts"] or ():
+            attempt["reason"] = None if attempt["reason"] == text else attempt["reason"]
+        parts["log"] = parts["log"] and [row for row in parts["log"] if row["message"].removeprefix("failed: ") != text]
+    return parts
 
 
 def outputs(session: Session, job: int) -> dict[str, str]:

@@ -34,7 +34,7 @@ from scheduler.cli.web_and_metrics import address, cannot_listen
 from scheduler.drivers.os_calls import open_more_files
 from scheduler.errors import DroverError
 from scheduler.model.config import Config
-from scheduler.web import actions, pages, sign_in
+from scheduler.web import actions, pages, sign_in, submission
 from scheduler.web.connection_limits import LimitedConnection, Limits
 from scheduler.web.database_sessions import Login
 from scheduler.web.live_updates import Changes
@@ -61,6 +61,10 @@ SAFE: Final = ("GET", "HEAD")
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'"
+)
+WITHOUT_KEY: Final = (
+    "to sign in, use a role of the database and its password, which the server must ask for; there is no link with a "
+    "key, since this is no terminal"
 )
 HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": POLICY,
@@ -124,6 +128,8 @@ def announce(host: str, port: int, key: str) -> None:
     print(f"the dashboard is at {address(host, port)}/ until Ctrl-C", flush=True)
     if key:
         print(f"to sign in, open {address(host, port)}/sign-in#{key}, a secret of this run", flush=True)
+    else:
+        print(WITHOUT_KEY, flush=True)
     if host not in LOOPBACK:
         warn("passwords go over this network as they are: let a proxy with TLS stand before it; see drover(1)")
 
@@ -168,6 +174,8 @@ def routes() -> list[Route | Mount]:
         Route("/jobs/all", drawn(actions.confirm), name="all-jobs"),
         Route("/jobs/all", submitted(with_token(actions.act_on_all)), methods=["POST"]),
         Route("/act", submitted(with_token(actions.act)), methods=["POST"]),
+        Route("/submit", drawn(submission.show), name="submit"),
+        Route("/submit", submitted(with_token(submission.submit)), methods=["POST"]),
         Route("/schedules", drawn(pages.schedules), name="schedules"),
         Route("/conditions", drawn(pages.conditions), name="conditions"),
         Route("/log", drawn(pages.log), name="log"),

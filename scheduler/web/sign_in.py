@@ -188,7 +188,7 @@ def sign_in(request: Request, form: Form) -> Response:
     try:
         secret = people.sign_in(last(form, "role").strip(), last(form, "password"), address_of(request))
     except ConfigError as error:
-        return render(request, _sign_in_page(request, str(error)), 403)
+        return render(request, _sign_in_page(request, str(error), is_of_key=not last(form, "role").strip()), 403)
     people.sign_out(request.cookies.get(COOKIE))
     response = RedirectResponse("/", 303)
     response.set_cookie(COOKIE, secret, httponly=True, samesite="strict", secure=request.url.scheme == "https")
@@ -203,5 +203,7 @@ def sign_out(request: Request, _form: Form) -> Response:
     return response
 
 
-def _sign_in_page(request: Request, mistake: str = "") -> Page:
-    return Page("sign_in.html", {"mistake": mistake, "has_key": request.app.state.people.has_key}, is_live=False)
+def _sign_in_page(request: Request, mistake: str = "", *, is_of_key: bool = False) -> Page:
+    has_key = request.app.state.people.has_key
+    values = {"mistake": mistake, "has_key": has_key, "is_of_key": has_key and is_of_key}
+    return Page("sign_in.html", values, is_live=False)

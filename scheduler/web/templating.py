@@ -4,6 +4,7 @@ Every `{{ value }}` of a template passes `shown`, as a cell of a table of the co
 otherwise: `lines` keeps newlines and tabs, `raw` is for values of forms, which come back to us, `query` makes links.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,10 @@ from scheduler.package_data import version
 
 HERE: Final = Path(__file__).parent
 STATIC: Final = HERE / "static"
+HEAD: Final = re.compile("<th(?: [^>]*)?>(.*?)</th>", re.DOTALL)
+ROW: Final = re.compile("<tr>.*?</tr>", re.DOTALL)
+CELL: Final = re.compile("<td([^>]*)>(.*?)</td>", re.DOTALL)
+TAG: Final = re.compile("<[^>]*>")
 CONTROLS: Final = {code: f"&#{code};" for code in (*range(1, 32), 127)}  # beyond, HTML reads other characters
 
 
@@ -45,6 +50,34 @@ def query(values: Mapping[str, Any], **changes: Any) -> Markup:
     given = {name: value for name, value in {**values, **changes}.items() if value not in (None, "", [], ())}
     text = urlencode(given, doseq=True, errors="backslashreplace")
     return escape(f"?{text}" if text else "")
+
+
+def number(value: int | None) -> str:
+    """Return a number with commas between its thousands."""
+    return "-" if value is None else f"{value:,}"
+
+
+def labelled(table: Markup) -> Markup:
+    """Return the inside of a table whose cells name their columns, for a phone, which shows no heads.
+
+    Cells that say nothing are marked, to be left out there. What others wrote is escaped, so all tags are of templates.
+    """
+    heads = [TAG.sub("", text) for text in HEAD.findall(table)]
+
+    def row(found: re.Match[str]) -> str:
+        names = iter(heads)
+        return (
+            found[0]
+            if "colspan" in found[0]
+            else CELL.sub(lambda cell: _labelled_cell(cell, next(names, "")), found[0])
+        )
+
+    return Markup(ROW.sub(row, table))
+
+
+def _labelled_cell(cell: re.Match[str], name: str) -> str:
+    nothing = " data-nothing" if TAG.sub("", cell[2]).strip() in ("", "-") and "<input" not in cell[2] else ""
+    return f'<td data-label="{escape(name)}"{nothing}{cell[1]}>{cell[2]}</td>'
 
 
 def is_one_word(value: Any) -> bool:
@@ -83,7 +116,15 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        lines=lines, raw=raw, query=query, clock=clock, clock_in=clock_in, clipped=clipped, as_json=as_json
+        lines=lines,
+        number=number,
+        labelled=labelled,
+        raw=raw,
+        query=query,
+        clock=clock,
+        clock_in=clock_in,
+        clipped=clipped,
+        as_json=as_json,
     )
     made.tests["one_word"] = is_one_word
     made.globals["version"] = version()

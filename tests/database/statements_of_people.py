@@ -122,14 +122,14 @@ OVERVIEW: Final = [
     Case("failure_stats", logins=SEES_ALL),
     Case("failure_stats", logins=SEES_OWN, said="of one's own jobs", dear=READS_ALL),
     Case("history", logins=SEES_ALL),
-    Case("history", logins=SEES_OWN, said="of one's own jobs", dear=READS_ALL),
+    Case("history", logins=SEES_OWN, said="of one's own jobs"),
 ]  # fmt: skip
 CASES: Final = [*JOB, *JOBS, *LISTS, *LOGS, *OVERVIEW]
 # Settings of a session, what is asked of the role and the server alone, and what changes something.
 NOT_LOOKED_AT: Final = {
     "access", "role", "allow_idle", "name_session", "read_only", "expect_many_jobs", "now", "use_plpgsql", "one_moment",
     "limit_statement", "missing_roles", "public_is_open", "may_register", "role_connection_limit", "notify_doctor",
-    "is_operator", "limit_session", "be_visitor", "may_command", "flush_jobs", "add_dependencies", "set_up_job",
+    "is_operator", "limit_session", "be_visitor", "may_command", "may_submit", "flush_jobs", "add_dependencies", "set_up_job",
     "read_columns", "resubmit_jobs", "insert_commands", "answers", "add_schedule", "remove_schedule", "hide_job",
     "set_quota", "set_quota_most", "remove_quota", "unknown_of_quota",
     "subscribe", "unsubscribe", "enable_subscription", "disable_subscription", "post_event", "withdraw_commands",

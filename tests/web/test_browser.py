@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -37,9 +37,13 @@ PATHS = [
     "/conditions",
     "/log",
     "/sign-in",
+    "/submit",
     "/nosuch",
 ]
+EXPECTED = ("404 (Not Found)", "422 (Unprocessable Entity)")  # ends of what a browser says of our answers
 PHONE = {"width": 360, "height": 740}
+IS_CUT = "(each) => each.scrollWidth > each.clientWidth"
+IS_EMPTY = "(cell) => cell.offsetParent && !cell.innerText.trim() && !cell.querySelector('input, button')"
 OUTPUT = (
     "insert into drover.output (out_jq_fk, out_attempt, out_part, out_stream, out_data) values (%s, 1, %s, 'out', %s)"
 )
@@ -86,7 +90,7 @@ def page(browser: "Browser", site: str, scheme: str) -> Iterator["Page"]:
     context.request.post("/sign-in", form={"role": "", "password": KEY})
     yield page
     context.close()
-    assert [each for each in complaints if "404 (Not Found)" not in each] == []
+    assert [each for each in complaints if not each.endswith(EXPECTED)] == []
 
 
 @pytest.fixture(scope="module")
@@ -125,14 +129,27 @@ def ready(page: "Page") -> None:
     page.wait_for_selector("#link:text-is('live')")
 
 
+def serious_findings(page: "Page") -> list[Any]:
+    page.evaluate(AXE)
+    findings = page.evaluate("axe.run().then(found => found.violations)")
+    return [each for each in findings if each["impact"] in ("serious", "critical")]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", PATHS)
 def test_page_has_no_serious_finding_of_axe_and_no_error(page: "Page", job: int, path: str) -> None:
     page.goto(f"/jobs/{job}" if path == "/job" else path)
-    page.evaluate(AXE)
-    findings = page.evaluate("axe.run().then(found => found.violations)")
-    serious = [each for each in findings if each["impact"] in ("serious", "critical")]
+    serious = serious_findings(page)
     assert serious == [], json.dumps(serious, indent=1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_form_with_mistakes_has_no_serious_finding_of_axe(page: "Page") -> None:
+    page.goto("/submit")
+    page.fill("#not_before", "tomorrow")
+    page.click("button:text('Submit the job')")
+    page.wait_for_selector("#mistake-not_before")
+    assert serious_findings(page) == []
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -149,6 +166,54 @@ def test_link_with_the_key_signs_in_and_leaves_no_key_behind(page: "Page") -> No
     assert KEY not in page.url
     page.go_back()
     assert KEY not in page.url
+
+
+def test_link_that_is_pasted_into_the_same_tab_signs_in(page: "Page") -> None:
+    page.context.clear_cookies()
+    page.goto("/sign-in")
+    page.evaluate(f"location.hash = '#{KEY}'")  # what a browser does with such a link: it loads nothing
+    page.wait_for_selector("text=Sign out")
+    assert KEY not in page.url
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_tables_show_all_on_a_phone_and_no_empty_cell(page: "Page", job: int, path: str) -> None:
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    page.goto(f"/jobs/{job}" if path == "/job" else path)
+    assert page.evaluate(f"[...document.querySelectorAll('.wide:not(:has(svg))')].filter({IS_CUT}).length") == 0
+    assert page.evaluate(f"[...document.querySelectorAll('tbody td')].filter({IS_EMPTY}).length") == 0
+
+
+def test_rows_of_a_phone_are_as_high_as_their_text(page: "Page", job: int, rows: psycopg.Connection) -> None:
+    rows.execute("update drover.agent set agent_reason = repeat('it has no program; ', 12) where agent_type = 'noop'")
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    page.goto("/")
+    heights = page.evaluate(
+        "[...document.querySelectorAll('tbody tr')].map((row) => [row.clientHeight, row.innerText])"
+    )
+    line = page.evaluate("parseFloat(getComputedStyle(document.body).lineHeight)")
+    assert [text for height, text in heights if height > line * (len(text) / 25 + 3)] == []
+    rows.execute("update drover.agent set agent_reason = null where agent_type = 'noop'")
+
+
+def test_job_is_submitted_by_keys_alone_and_once(page: "Page", rows: psycopg.Connection) -> None:
+    page.goto("/submit")
+    page.focus("#type")
+    page.keyboard.type("noop")
+    for _ in range(2):  # the choice of a parameter or a query is one stop
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "args"
+    page.keyboard.type("by keys")
+    for _ in range(3):
+        page.keyboard.press("Tab")
+    page.keyboard.type("tomorrow")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#mistake-not_before")
+    page.wait_for_selector("#not_before:focus")
+    page.fill("#not_before", "")
+    page.evaluate("const form = document.querySelector('form.submit'); form.requestSubmit(); form.requestSubmit()")
+    page.wait_for_selector(".note.good")
+    assert rows.execute("select count(*) from drover.jobqueue where jq_args = 'by keys'").fetchone() == (1,)
 
 
 @pytest.mark.parametrize("path", ["/", "/jobs", "/job", "/log", "/jobs/all"])

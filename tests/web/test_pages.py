@@ -1,9 +1,10 @@
 """What the pages show to whom, and that what others wrote stays text."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from time import monotonic
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -18,6 +19,7 @@ from scheduler.web.server import make_app
 from tests.cli_tools import finish, insert, write_log
 from tests.patience import PATIENCE_S
 
+START = datetime(2026, 1, 1, tzinfo=UTC)
 PAGES = ["/", "/jobs", "/schedules", "/conditions", "/log"]
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;\x1b[31m\u202e"
 SHOWN = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;\\x1b[31m\\u202e"
@@ -191,6 +193,23 @@ def test_pages_of_the_list_follow_without_gap_or_doubling(operator: TestClient, 
     assert path == ""
 
 
+def test_list_says_which_of_how_many_jobs_it_shows(operator: TestClient, rows: psycopg.Connection) -> None:
+    kind = f"many{uuid4().hex[:6]}"
+    for _ in range(120):
+        insert(rows, kind)
+    said, path = [], f"/jobs?type={kind}"
+    for _ in range(3):
+        page = operator.get(path).text
+        said += re.findall(r"Jobs [0-9,]+ to [0-9,]+ of [0-9,]+ · page \d+ of \d+", page)
+        found = re.search(r'rel="next" href="([^"]+)"', page)
+        path = unescape(found[1]) if found else ""
+    assert said == [
+        f"Jobs {first} to {min(first + 49, 120)} of 120 · page {n} of 3" for n, first in ((1, 1), (2, 51), (3, 101))
+    ]
+    assert "Commands for all 120 jobs" in operator.get(f"/jobs?type={kind}").text
+    assert "50 jobs on this page" in operator.get(f"/jobs?type={kind}&since=1h").text  # which are not counted
+
+
 def test_filters_are_combined(operator: TestClient, rows: psycopg.Connection) -> None:
     kind = f"few{uuid4().hex[:6]}"
     wanted, other, done = (insert(rows, kind, args) for args in ("needle here", "hay", "Needle there"))
@@ -201,17 +220,36 @@ def test_filters_are_combined(operator: TestClient, rows: psycopg.Connection) ->
     assert listed(operator.get(f"/jobs?type={kind}&by=nobody").text) == []
 
 
+def minute(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "minute": START + timedelta(minutes=number),
+        "done": 3,
+        "failed": 1,
+        "waited": [1, 2],
+        "ran": [3, 4],
+        **more,
+    }
+
+
 def test_plots_have_a_value_for_each_minute() -> None:
-    rows = [
-        {"minute": datetime(2026, 1, 1, 0, minute, tzinfo=UTC), "done": 3, "failed": 1, "waited": [1, 2], "ran": [3, 4]}
-        for minute in (0, 6)
-    ]
-    drawn = plots(rows)
-    times = [1767225600 + 60 * minute for minute in range(7)]
+    rows = [minute(0), minute(6)]
+    drawn = plots(rows, START + timedelta(minutes=7))
+    times = [1767225600 + 60 * number for number in range(7)]
     assert drawn["rate"] == [times, [3, *[0] * 5, 3], [1, *[0] * 5, 1]]
     assert drawn["waited"] == [times, [1, *[None] * 5, 1], [2, *[None] * 5, 2]]
-    assert plots(rows[1:])["rate"] == [times[1:], [*[0] * 5, 3], [*[0] * 5, 1]]
-    assert plots([]) == {}
+    assert plots(rows[1:], START + timedelta(minutes=7))["rate"] == [times[1:], [*[0] * 5, 3], [*[0] * 5, 1]]
+    assert plots([], START) == {}
+
+
+def test_plots_end_with_the_last_minute_that_is_over() -> None:
+    def done(now: float) -> list[int]:
+        drawn: list[int] = plots([minute(0, done=60), minute(6, done=1)], START + timedelta(minutes=now))["rate"][1]
+        return drawn
+
+    assert done(6.5) == [60, *[0] * 5]  # a part of a minute would look like a fall
+    assert done(7) == [60, *[0] * 5, 1]
+    assert done(9.9) == [60, *[0] * 5, 1, 0, 0]  # nothing ended since
+    assert plots([minute(0, done=60)], START + timedelta(seconds=1))["rate"][1][-1] == 60  # there is no other one
 
 
 def test_a_page_that_takes_too_long_advises_what_can_help(web_database: str) -> None:

@@ -10,7 +10,7 @@ from scheduler.cli.database_session import Session
 from scheduler.cli.job_lists import MOST_WITH_TEXT, ZONE, find, reading
 from scheduler.web.database_sessions import Login
 from scheduler.web.job_filter import Filter
-from scheduler.web.pages import ROWS
+from scheduler.web.pages import ROWS, counted
 from tests.job_list_tools import rows_read
 
 JOBS = 100_000
@@ -61,6 +61,14 @@ def test_filter_that_finds_most_reads_what_it_shows(session: Session, wanted: Fi
 @pytest.mark.parametrize("wanted", [Filter(states=("blocked",)), Filter(type="x"), Filter(states=("running",))])
 def test_filter_that_finds_nothing_reads_the_newest_job_alone_p11(session: Session, wanted: Filter) -> None:
     assert rows_of_page(session, wanted) <= 1
+
+
+@pytest.mark.parametrize("wanted", [ALL, Filter(type="noop"), Filter(states=("done", "failed"), queue="default")])
+def test_number_of_jobs_is_shown_without_reading_them(session: Session, wanted: Filter) -> None:
+    with reading(session):
+        before = rows_read(session)
+        assert counted(session, wanted) == JOBS
+        assert rows_read(session) - before <= 1
 
 
 def test_text_that_is_in_no_job_is_looked_for_in_some_p11(session: Session) -> None:

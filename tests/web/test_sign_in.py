@@ -1,5 +1,7 @@
 """Who is let in, and what a cookie is good for."""
 
+import re
+
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -27,6 +29,25 @@ def test_key_signs_in_and_sign_out_forgets(web_database: str) -> None:
         assert client.post("/sign-out", data={"token": token_of(page.text)}).status_code == 303
         client.cookies.set("drover", secret)
         assert client.get("/log").status_code == 403
+
+
+def forms(page: str) -> list[set[str]]:
+    """Return the names of the fields of each form to sign in."""
+    found = re.findall(r'<form method="post" action="/sign-in".*?</form>', page, re.DOTALL)
+    return [set(re.findall(r'<label>\w+ <input name="([a-z]+)"', form)) for form in found]
+
+
+def test_sign_in_page_has_two_ways_each_with_its_own_form(web_database: str, visitor: TestClient) -> None:
+    page = visitor.get("/sign-in").text
+    assert forms(page) == [{"role", "password"}, {"password"}]
+    assert "With a role of the database" in page
+    assert "With the link of <code>drover web</code>" in page
+    wrong = visitor.post("/sign-in", data={"role": "", "password": "wrong"}).text
+    assert "the key is wrong" in wrong.partition('id="with-key"')[2]
+    with TestClient(make_app(web_database, "default"), base_url=ORIGIN) as client:
+        page = client.get("/sign-in").text
+        assert forms(page) == [{"role", "password"}]
+        assert "made no link: it does not run on a terminal" in page
 
 
 @pytest.mark.parametrize("password", ["", "wrong", KEY + " ", "x" * 5000, "\0"])

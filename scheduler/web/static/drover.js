@@ -128,7 +128,7 @@
     const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
     for (const each of document.querySelectorAll("[data-plot]")) {
       const labels = JSON.parse(each.dataset.labels);
-      const lines = labels.map((label, n) => ({ label, stroke: colour(n ? "--plot-2" : "--plot-1"), width: 2, spanGaps: true, points: { size: 4 } }));
+      const lines = labels.map((label, n) => ({ label, stroke: colour(n ? "--plot-2" : "--plot-1"), dash: n ? [6, 4] : [], width: 2, spanGaps: true, points: { size: 4 } }));
       each.replaceChildren();
       drawn.push(new uPlot({
         width: each.clientWidth, height: 190, series: [{ label: "time" }, ...lines], legend: { live: false },
@@ -166,10 +166,16 @@
       for (const box of document.querySelectorAll("input[form=marked]")) box.checked = event.target.checked;
   });
 
+  document.addEventListener("submit", (event) => { // a second click would queue a second job
+    const form = event.target.closest("form[data-once]");
+    if (form && form.dataset.once) event.preventDefault();
+    else if (form) form.dataset.once = "sent";
+  });
+
   /* ---- the link with the key: what stands behind # is sent to no server, and is taken out of the history */
 
   function signIn() {
-    const form = $("sign-in"), key = decodeURIComponent(location.hash.slice(1));
+    const form = $("key-form"), key = decodeURIComponent(location.hash.slice(1));
     if (!form || !key) return;
     history.replaceState(null, "", location.pathname);
     form.elements.password.value = key;
@@ -179,6 +185,7 @@
   let resized = 0;
   window.addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(plot, 150); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", plot);
+  window.addEventListener("hashchange", signIn); // the link was pasted into this tab: the page is not loaded anew
   signIn();
   plot();
   follow({});
