@@ -57,7 +57,7 @@ def parse(argv: Sequence[str]) -> Namespace:
 
     Errors: SystemExit(2) with a usage message on stderr; SystemExit(0) for --help.
     """
-    words = ["version", *argv[1:]] if argv[:1] == ["--version"] else list(argv)
+    words = ["version", *argv[1:]] if argv[:1] == ["--version"] else _with_end_of_options(list(argv))
     if instead := old_options_answer(words):
         _top_parser().error(instead)
     end = words.index("--") if "--" in words else len(words)
@@ -81,6 +81,20 @@ def parse(argv: Sequence[str]) -> Namespace:
             parser.error(f"no words are expected after -- (got {' '.join(behind)})")
         options.args += behind
     return options
+
+
+def _with_end_of_options(words: list[str]) -> list[str]:
+    """Return the words with a `--` before the command of `drover map`: options behind it are of that command."""
+    if words[:1] != ["map"]:
+        return words
+    takes_value = {
+        option for action in command_parser("map")._actions if action.nargs is None for option in action.option_strings
+    }
+    place = 1
+    while place < len(words) and words[place].startswith("-") and words[place] not in ("-", "--"):
+        is_number = words[place] == "--resume" and words[place + 1 : place + 2] and words[place + 1].isdecimal()
+        place += 2 if words[place] in takes_value or is_number else 1
+    return words if words[place : place + 1] in ([], ["--"]) else [*words[:place], "--", *words[place:]]
 
 
 def _top_parser() -> ArgumentParser:
