@@ -42,11 +42,10 @@ def _tests_of_run(parser: ArgumentParser) -> None:
     either.add_argument("-T", action="store_true", dest="test_first", help="test every agent and go on")
 
 
-def _both_names(*names: str, **settings: Any) -> Sequence[Declaration]:
-    """Return the declaration of an option that has a letter and a word, as in xargs(1)."""
+def _named(*names: str, **settings: Any) -> Declaration:
+    """Return the declaration of an option with several names, as in xargs(1); without VALUE it is a flag."""
     flag = {} if "metavar" in settings else {"action": "store_true"}
-    attribute = names[-1].removeprefix("--").replace("-", "_")
-    return [methodcaller("add_argument", *names, dest=attribute, **flag, **settings)]
+    return methodcaller("add_argument", *names, **flag, **settings)
 
 
 def _quit_of_run(parser: ArgumentParser) -> None:
@@ -185,14 +184,15 @@ COMMANDS: Final[dict[str, Command]] = {
     ), "nothing"),
     "map": Command("map_command.run_map", "run a command for each item, on all processors, without a configuration", (
         argument("args WORD", "-- COMMAND WORD... ::: ITEM...; without ::: an item is a line of stdin", nargs="*"),
-        *_both_names("-j", "-P", "--jobs", metavar="N", type=POSITIVE, help="run so many at once; default: processors"),
-        *_both_names("-k", "--keep-order", help="print in the order of the items, not as the commands end"),
-        *_both_names("-0", "--null", help="items end with a NUL, not with a line"),
-        *_both_names("-a", "--arg-file", metavar="FILE", help="read the items from this file"),
-        *_both_names("-C", "--colsep", metavar="REGEX", help="columns of an item, {1} {2}..., are separated by this"),
-        *_both_names("-n", "--max-args", metavar="N", type=POSITIVE, default=1, help="give each command N items"),
-        *_both_names("-I", "--replace", metavar="STRING", default="{}", help="this stands for the item, not {}"),
-        *_both_names("-r", "--no-run-if-empty", help="leave out items that are empty"),
+        _named("-j", "-P", "--jobs", help="run so many at once; default: processors", dest="slots", metavar="N",
+               type=POSITIVE),
+        _named("-k", "--keep-order", help="print in the order of the items, not as the commands end"),
+        _named("-0", "--null", help="items end with a NUL, not with a line"),
+        _named("-a", "--arg-file", metavar="FILE", help="read the items from this file"),
+        _named("-C", "--colsep", metavar="REGEX", help="columns of an item, {1} {2}..., are separated by this"),
+        _named("-n", "--max-args", metavar="N", type=POSITIVE, default=1, help="give each command N items"),
+        _named("-I", "--replace", metavar="STRING", default="{}", help="this stands for the item, not {}"),
+        _named("-r", "--no-run-if-empty", help="leave out items that are empty"),
         argument("--dry-run", "print the commands, and do nothing"),
         argument("--retries N", "try a command that failed N more times; default 0", type=COUNT, default=0),
         argument("--timeout SECONDS", "kill a command that takes longer", type=seconds, default=0),

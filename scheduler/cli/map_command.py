@@ -22,7 +22,7 @@ from scheduler.cli.map_runs import Daemon, Facts, Run, begun, home, taken_up
 from scheduler.cli.map_words import Command, Splitter, Template, combinations, split_sources
 from scheduler.cli.output import printable, warn
 from scheduler.drivers.system_files import require_temporary_folder
-from scheduler.errors import ConfigError, DroverError
+from scheduler.errors import ConfigError, DroverError, WorldError
 from scheduler.model.config import Config
 
 CANNOT: Final = 255  # as GNU parallel: it is none of the numbers of failures
@@ -63,7 +63,7 @@ def _resume(options: Namespace) -> int:
         raise ConfigError("--resume goes on with the commands of an interrupted run: name no command")
     _halt(options)
     with taken_up(options.resume) as run:
-        if options.jobs is not None:
+        if options.slots is not None:
             run.facts.slots = _slots(options)
         run.facts.keep_order = run.facts.keep_order or options.keep_order
         if not run.facts.is_read:
@@ -81,7 +81,14 @@ def _follow(options: Namespace, run: Run, items: "Input | None") -> int:
         stack.callback(daemon.drain)
         from scheduler.cli.map_following import follow  # the database: slow to import, while the daemon starts
 
-        return follow(run, daemon, items, _halt(options))
+        try:
+            return follow(run, daemon, items, _halt(options))
+        except DroverError as error:
+            hint = f"; drover map --resume {run.number} goes on" if run.facts.group else ""
+            raise WorldError(f"{error}{hint}") from error
+        finally:
+            if not run.facts.group:
+                run.remove()  # nothing was queued
 
 
 def _dry_run(options: Namespace) -> int:
@@ -99,7 +106,7 @@ def _words(options: Namespace) -> tuple[Template, list[list[str]]]:
 
 def _slots(options: Namespace) -> int:
     """Return how many commands run at once: one for each processor that we may use."""
-    return options.jobs if options.jobs is not None else len(os.sched_getaffinity(0))
+    return options.slots if options.slots is not None else len(os.sched_getaffinity(0))
 
 
 def _halt(options: Namespace) -> tuple[str, int] | None:

@@ -75,9 +75,10 @@ def follow(run: Run, daemon: Daemon, items: "Input | None", halt: tuple[str, int
         connection = stack.enter_context(psycopg.connect(conninfo, autocommit=True))
         commands = Commands(connection, run)
         progress = stack.enter_context(RunProgress(commands))
-        Following(run, daemon, items, halt, interrupts, commands, progress).until_over()
+        following = Following(run, daemon, items, halt, interrupts, commands, progress)
+        following.until_over()
         progress.clear()
-        return _close(run, daemon, commands, interrupts)
+        return _close(run, daemon, commands, interrupts, was_asked=following.was_asked)
 
 
 class Interrupts:
@@ -100,8 +101,7 @@ class Commands:
         self.ended: set[int] = set()
         self.failures: list[tuple[int, str, list[str]]] = []  # number, reason, words
         self.output = Output(run)
-        self._ends = run.ends.open("ab+")
-        self._ends.seek(0)
+        self._ends = run.ends.open("rb")
         self._cut = b""  # the beginning of a line
         connection.execute(TABLE)
         ((self.total,),) = connection.execute(TOTAL, [run.number]).fetchall()
@@ -132,8 +132,9 @@ class Commands:
         """Note which commands have ended since the last look, and print what they printed; return whether any did."""
         *lines, self._cut = (self._cut + self._ends.read()).split(b"\n")
         for line in lines:
-            number, has_output, *failure = json.loads(line)
-            self._end(number, has_output, *failure)
+            with suppress(ValueError):  # of a line that was cut when the machine died: that command is run again
+                number, has_output, *failure = json.loads(line)
+                self._end(number, has_output, *failure)
         return bool(lines)
 
     def look_up(self) -> bool:
@@ -222,6 +223,11 @@ class Following:
         self._halt_when, self._halt_failures = halt or ("never", 0)
         self._asked = 0  # 1: it is to begin nothing, 2: it is to kill what runs
 
+    @property
+    def was_asked(self) -> bool:
+        """Return whether it was to stop before its end."""
+        return self._asked > 0
+
     def until_over(self) -> None:
         look_up_at = monotonic() + QUIET_S
         while self._reads() or self._commands.are_open:
@@ -270,25 +276,27 @@ class Following:
         self._daemon.drain()
 
 
-def _close(run: Run, daemon: Daemon, commands: Commands, interrupts: Interrupts) -> int:
+def _close(run: Run, daemon: Daemon, commands: Commands, interrupts: Interrupts, *, was_asked: bool) -> int:
     """Print what failed, and how to go on if it is not over; return the exit status."""
+    daemon.drain()
     failed = sorted(commands.failures)
     for _, reason, words in failed[:MOST_LISTED]:
         warn(f"{reason}: {join(words)}")
     if failed:
-        warn(f"{counted(len(failed), 'command')} of {commands.total:,} failed")
-    daemon.drain()
+        warn(f"{len(failed):,} of {counted(commands.total, 'command')} failed")
     if not commands.are_open and run.facts.is_read:
         daemon.wait()
         commands.forget()
         run.remove()
         return min(len(failed), MORE)
-    tail = "" if run.facts.is_read else "; the items were not read to their end"
-    ended = f"{len(commands.ended):,} of {counted(commands.total, 'command')} have ended{tail}"
-    warn(f"{ended}; drover map --resume {run.number} goes on")
-    if interrupts.count:
-        return INTERRUPTED
-    if not failed:
-        why = daemon.last_words() if daemon.has_ended() else commands.why_left()
-        raise WorldError(f"run {run.number} cannot go on: {why}")
-    return min(len(failed), MORE)
+    if not was_asked:
+        raise WorldError(f"the scheduler of run {run.number} has ended: {daemon.last_words() or commands.why_left()}")
+    _say_how_to_go_on(run, commands)
+    return INTERRUPTED if interrupts.count else min(len(failed), MORE)
+
+
+def _say_how_to_go_on(run: Run, commands: Commands) -> None:
+    ended = f"{len(commands.ended):,} of {counted(commands.total, 'command')} have ended"
+    if not run.facts.is_read:
+        ended += "; the items were not read to their end, and what was not read is lost"
+    warn(f"{ended}; drover map --resume {run.number} goes on" if run.facts.group else "nothing was queued")

@@ -24,6 +24,7 @@ PIECE_BYTES: Final = 100_000  # execve takes 128 KiB in one variable
 NOT_FOR_DAEMON: Final = ("DROVER_", "PG", "LISTEN_", "NOTIFY_", "WATCHDOG_", PIECE)
 KILL_GRACE_S: Final = 5  # from SIGHUP to SIGKILL
 KEPT_DAYS: Final = 7  # for rows of runs that have ended
+MOST_EXPANSIONS: Final = 40  # each may take a connection
 TAIL_BYTES: Final = 1000
 
 
@@ -89,6 +90,7 @@ def begun(facts: Facts) -> Iterator[Run]:
         run = Run(number, runs / str(number), facts)
         run.folder.mkdir(mode=0o700)
         run.output.mkdir()
+        run.ends.touch()
         run.save()
     except OSError as error:
         raise WorldError(f"no place for the run: {error}") from error
@@ -108,7 +110,10 @@ def taken_up(number: int) -> Iterator[Run]:
         folder = runs / str(each)
         if number or not _is_held(folder):
             with _held(folder):
-                yield Run(each, folder, Facts(**json.loads((folder / "facts").read_text())))
+                run = Run(each, folder, Facts(**json.loads((folder / "facts").read_text())))
+                with run.ends.open("ab") as ends:
+                    ends.write(b"\n")  # if the machine died, the last line may be cut
+                yield run
             return
     raise ConfigError("--resume: no run was interrupted")
 
@@ -197,6 +202,7 @@ def _pieces(environment: Mapping[str, str]) -> dict[str, str]:
 def _configuration(run: Run, variables: list[str]) -> str:
     """Return the configuration of a group of its own; a string of JSON is one of TOML too."""
     facts = run.facts
+    expansions = min(max(facts.slots + 2, 8), MOST_EXPANSIONS)  # where items come slowly, each is a job
     command = ["drover-agent-map", str(run.folder), str(facts.retries), str(facts.timeout)]
     database, cwd, words = (
         json.dumps(value, ensure_ascii=False) for value in (f"embedded:{home() / 'pg'}", facts.cwd, command)
@@ -211,6 +217,8 @@ log_level = "warning"
 kill_grace = {KILL_GRACE_S}
 retention = {KEPT_DAYS}
 retention_failed = {KEPT_DAYS}
+expansions = {expansions}
+expansions_per_type = {expansions}
 
 [hosts.{run.name}]
 

@@ -5,6 +5,7 @@ line is answered with what each of its options has become.
 """
 
 import re
+import sys
 from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -16,6 +17,7 @@ from scheduler.cli.arguments import filters_are_given
 from scheduler.cli.command_table import BY_FILTER, COMMANDS, EXAMPLES
 from scheduler.package_data import version
 
+COUNTS_FAILURES: Final = {"map": 255}  # commands whose exit status is a number of failures, and that for a mistake
 NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]*)?|inf")
 CHOICE: Final = re.compile(
     r"argument (?P<name>[^:]*): invalid choice: '(?P<word>[^']*)' \(choose from (?P<choices>.*)\)"
@@ -126,6 +128,7 @@ def command_parser(name: str) -> ArgumentParser:
     if command.needs != "nothing":
         parser.add_argument("-c", dest="config", metavar="FILE", default=SUPPRESS, help="configuration file")
         parser.add_argument("-d", dest="database", metavar="URL", default=SUPPRESS, help="database")
+    parser.status = COUNTS_FAILURES.get(name, parser.status)
     for declare in command.arguments:
         declare(parser)
     return parser
@@ -137,9 +140,12 @@ def command_parser(name: str) -> ArgumentParser:
 class Parser(ArgumentParser):
     """An ArgumentParser whose errors suggest words that are similar to an unknown one."""
 
+    status = 2  # of a wrong command line
+
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong and what was perhaps meant, and exit with 2."""
-        super().error(self._helpful(message))
+        """Print what is wrong and what was perhaps meant, and exit with 2, or the status of the command for that."""
+        self.print_usage(sys.stderr)
+        self.exit(self.status, f"{self.prog}: error: {self._helpful(message)}\n")
 
     def _helpful(self, message: str) -> str:
         if found := CHOICE.fullmatch(message):
