@@ -1,8 +1,8 @@
 """`drover map`: run a command for each item, on all processors, without a configuration.
 
-Each command is a job in a database of its own, below the user's home, where a scheduler of its own finds it; this
-process reads the items, queues them, prints what the commands print and how far they are. It needs nothing of a site:
-neither its configuration nor its queue. What commands print is left in files, exactly and at any length.
+Each command is an item of a job, in a database below the user's home, and a scheduler of the run's own works on it. This
+process reads the items, queues them, and prints what the commands print and how far they are. It needs nothing of a
+site: neither its configuration nor its queue.
 
 However this process ends, its scheduler begins nothing any more and finishes what runs; `--resume` goes on from there.
 """
@@ -12,21 +12,18 @@ import re
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import count
 from shlex import join
 from typing import Final
 
+from scheduler.cli.map_items import Items, words_and_sources
 from scheduler.cli.map_runs import Daemon, Facts, Run, begun, home, taken_up
-from scheduler.cli.map_words import Command, Splitter, Template, combinations, split_sources
 from scheduler.cli.output import printable, warn
 from scheduler.drivers.system_files import require_temporary_folder
 from scheduler.errors import ConfigError, DroverError, WorldError
 from scheduler.model.config import Config
 
 CANNOT: Final = 255  # as GNU parallel: it is none of the numbers of failures
-READ_BYTES: Final = 65_536
 HALT: Final = re.compile(r"never|(?P<when>soon|now),fail=(?P<failures>[1-9][0-9]*)")
 
 
@@ -42,12 +39,12 @@ def run_map(options: Namespace, _config: Config) -> int:
 
 
 def _begin(options: Namespace) -> int:
-    template, _ = _words(options)
+    template, _ = words_and_sources(options)
     program = template.program
     if program and shutil.which(program) is None:
         raise ConfigError(f"there is no program {program} on PATH, or it may not be executed; nothing was run")
     _halt(options)  # refuse a wrong one now
-    items = Input(options)
+    items = Items(options)
     require_temporary_folder("drover map")
     try:
         cwd = os.getcwd()
@@ -68,10 +65,11 @@ def _resume(options: Namespace) -> int:
         run.facts.keep_order = run.facts.keep_order or options.keep_order
         if not run.facts.is_read:
             warn(f"the items of run {run.number} were not read to their end: only those that were queued are run")
+            run.facts.is_read = True
         return _follow(options, run, None)
 
 
-def _follow(options: Namespace, run: Run, items: "Input | None") -> int:
+def _follow(options: Namespace, run: Run, items: Items | None) -> int:
     """Start the scheduler of a run, and follow it to its end."""
     if not (home() / "pg").exists():
         warn(f"makes its database in {home() / 'pg'}, once")
@@ -93,15 +91,9 @@ def _follow(options: Namespace, run: Run, items: "Input | None") -> int:
 
 def _dry_run(options: Namespace) -> int:
     """Print each command as a shell would read it."""
-    for command in Input(options).all_commands():
+    for command in Items(options).all_commands():
         print(printable(join(command.words)))
     return 0
-
-
-def _words(options: Namespace) -> tuple[Template, list[list[str]]]:
-    """Return the template of the command, and the words behind each `:::`."""
-    words, sources = split_sources(options.args)
-    return Template(words, options.replace), sources
 
 
 def _slots(options: Namespace) -> int:
@@ -115,51 +107,3 @@ def _halt(options: Namespace) -> tuple[str, int] | None:
     if not found:
         raise ConfigError(f"--halt {options.halt}: must be never, soon,fail=N or now,fail=N")
     return (found["when"], int(found["failures"])) if found["when"] else None
-
-
-class Input:
-    """The commands of a run, from the words behind `:::`, from a file or from standard input."""
-
-    def __init__(self, options: Namespace) -> None:
-        self._template, sources = _words(options)
-        self._splitter = Splitter(
-            at_nul=options.null, colsep=options.colsep, size=options.max_args, skip_empty=options.no_run_if_empty
-        )
-        self._numbers = count(1)
-        if sources and options.arg_file:
-            raise ConfigError("items come from ::: or from --arg-file, not from both")
-        self.fd = None if sources else _open(options.arg_file)
-        self._given = combinations(sources, self._splitter) if sources else iter(())
-        self.is_over = False
-
-    def some(self, most: int = 5_000) -> list[Command]:
-        """Return the commands of the items that come next; of a file or a pipe what one read returns."""
-        commands = []
-        for values in self._read() if self.fd is not None else self._given:
-            commands.append(self._template.command(next(self._numbers), values))
-            if self.fd is None and len(commands) == most:
-                return commands
-        self.is_over = self.is_over or self.fd is None
-        return commands
-
-    def all_commands(self) -> Iterator[Command]:
-        while not self.is_over:
-            yield from self.some()
-
-    def _read(self) -> Iterator[list[str]]:
-        assert self.fd is not None
-        data = os.read(self.fd, READ_BYTES)
-        self.is_over = not data
-        return self._splitter.feed(data)
-
-
-def _open(path: str | None) -> int:
-    """Return the descriptor to read items from."""
-    if path is None or path == "-":
-        if sys.stdin.isatty():
-            warn("reads items from the terminal, one a line; Ctrl-D ends them")
-        return sys.stdin.fileno()
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise ConfigError(f"--arg-file {path}: {error.strerror}") from None

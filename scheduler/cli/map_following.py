@@ -10,28 +10,26 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from select import select
 from shlex import join
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import psycopg
 
 from scheduler.cli.database_session import translated_errors
-from scheduler.cli.map_runs import Daemon, Run, home
+from scheduler.cli.map_items import Items
+from scheduler.cli.map_runs import Daemon, Run, alone, home
 from scheduler.cli.map_words import Command, counted
 from scheduler.cli.output import warn
 from scheduler.cli.wait import Progress
 from scheduler.database import embedded, migrate
 from scheduler.errors import WorldError
 
-if TYPE_CHECKING:
-    from scheduler.cli.map_command import Input
-
 TABLE: Final = """
-    create table if not exists map_item (run integer, n bigint, words text not null, primary key (run, n));
+    create table map_item (run integer, n bigint, words text not null, primary key (run, n));
     grant select on map_item to drover_msq
 """
 COPY: Final = "copy map_item (run, n, words) from stdin"
@@ -65,7 +63,7 @@ MORE: Final = 101  # the exit status for more failures than 100
 INTERRUPTED: Final = 130
 
 
-def follow(run: Run, daemon: Daemon, items: "Input | None", halt: tuple[str, int] | None) -> int:
+def follow(run: Run, daemon: Daemon, items: Items | None, halt: tuple[str, int] | None) -> int:
     """Queue the items, and follow a run to its end, or until it is interrupted; return the exit status."""
     with ExitStack() as stack:
         interrupts = Interrupts()
@@ -75,6 +73,8 @@ def follow(run: Run, daemon: Daemon, items: "Input | None", halt: tuple[str, int
         connection = stack.enter_context(psycopg.connect(conninfo, autocommit=True))
         commands = Commands(connection, run)
         progress = stack.enter_context(RunProgress(commands))
+        if items is None:
+            commands.queue_again()
         following = Following(run, daemon, items, halt, interrupts, commands, progress)
         following.until_over()
         progress.clear()
@@ -103,14 +103,18 @@ class Commands:
         self.output = Output(run)
         self._ends = run.ends.open("rb")
         self._cut = b""  # the beginning of a line
-        connection.execute(TABLE)
+        with alone():  # two that grant at once hinder each other
+            ((is_there,),) = connection.execute("select to_regclass('map_item') is not null").fetchall()
+            if not is_there:
+                connection.execute(TABLE)
         ((self.total,),) = connection.execute(TOTAL, [run.number]).fetchall()
         self.read_ends()
         self.ended_before, self.failed_before = len(self.ended), len(self.failures)
 
     @property
     def are_open(self) -> bool:
-        return len(self.ended) < self.total
+        is_left: bool = len(self.ended) < self.total
+        return is_left
 
     def queue(self, commands: list[Command]) -> None:
         """Queue commands as the items of one more job."""
@@ -124,9 +128,22 @@ class Commands:
             with cursor.copy(COPY) as copy:
                 for command in commands:
                     copy.write_row((run.number, command.number, json.dumps(command.words)))
-            query = ITEMS.format(run.number, commands[0].number, commands[-1].number)
-            cursor.execute(QUEUE, [run.name, run.name, run.facts.group, query])
+            self._queue_job(commands[0].number, commands[-1].number)
         self.total += len(commands)
+
+    def queue_again(self) -> None:
+        """Queue what is open once more if the jobs that had it have ended, as where no agent could start."""
+        if self.are_open and not self._count_open_jobs():
+            self._queue_job(1, self.total)  # agents leave out what has ended
+
+    def _queue_job(self, first: int, last: int) -> None:
+        run = self._run
+        query = ITEMS.format(run.number, first, last)
+        self._connection.execute(QUEUE, [run.name, run.name, run.facts.group, query])
+
+    def _count_open_jobs(self) -> int:
+        ((jobs,),) = self._connection.execute(OPEN_JOBS, [self._run.facts.group]).fetchall()
+        return int(jobs)
 
     def read_ends(self) -> bool:
         """Note which commands have ended since the last look, and print what they printed; return whether any did."""
@@ -139,12 +156,11 @@ class Commands:
 
     def look_up(self) -> bool:
         """Return whether jobs are open. If none is, note what their items lack in the file: their agents died."""
-        group = self._run.facts.group
-        ((jobs,),) = self._connection.execute(OPEN_JOBS, [group]).fetchall()
-        if jobs:
+        if self._count_open_jobs():
             return True
         self.read_ends()
-        for number, reason, words in self._connection.execute(LOST, [self._run.number, group]).fetchall():
+        lost = self._connection.execute(LOST, [self._run.number, self._run.facts.group])
+        for number, reason, words in lost.fetchall():
             if number not in self.ended:
                 self._end(number, True, reason, json.loads(words))
         return False
@@ -152,13 +168,15 @@ class Commands:
     def why_left(self) -> str:
         """Return how the jobs ended whose commands are open."""
         ((text,),) = self._connection.execute(ENDS_OF_JOBS, [self._run.facts.group]).fetchall()
-        return text or "nothing was queued"
+        return str(text or "nothing was queued")
 
     def forget(self) -> None:
         """Remove what the database has of a run that is over; its jobs are removed some days later."""
         self._connection.execute(FORGET, {"run": self._run.number, "name": self._run.name})
 
     def _end(self, number: int, has_output: bool, reason: str = "", words: list[str] | None = None) -> None:
+        if number in self.ended:
+            return
         self.ended.add(number)
         if reason:
             self.failures.append((number, reason, words or []))
@@ -215,7 +233,7 @@ class Following:
     """Queues items and follows the ends of commands, until all have ended or the scheduler has."""
 
     def __init__(
-        self, run: Run, daemon: Daemon, items: "Input | None", halt: tuple[str, int] | None, interrupts: Interrupts,
+        self, run: Run, daemon: Daemon, items: Items | None, halt: tuple[str, int] | None, interrupts: Interrupts,
         commands: Commands, progress: RunProgress,
     ) -> None:  # fmt: skip
         self._run, self._daemon, self._items, self._interrupts = run, daemon, items, interrupts
@@ -250,10 +268,10 @@ class Following:
     def _wait(self) -> None:
         """Wait a moment, or for items; queue the items that are there."""
         items = self._items if self._reads() and len(self._commands.ended) + MOST_OPEN > self._commands.total else None
-        ready: list[int] = []
-        if items is None or items.fd is not None:
-            ready, _, _ = select([] if items is None else [items.fd], [], [], WAKE_S)
-        if items is not None and (items.fd is None or ready):
+        fds = [items.fd] if items is not None and items.fd is not None else []
+        is_there = items is not None and not fds  # on our command line
+        ready = [] if is_there else select(fds, [], [], WAKE_S)[0]
+        if items is not None and (is_there or ready):
             self._commands.queue(items.some())
             if items.is_over:
                 self._run.facts.is_read = True
@@ -290,7 +308,8 @@ def _close(run: Run, daemon: Daemon, commands: Commands, interrupts: Interrupts,
         run.remove()
         return min(len(failed), MORE)
     if not was_asked:
-        raise WorldError(f"the scheduler of run {run.number} has ended: {daemon.last_words() or commands.why_left()}")
+        why = f"its scheduler has ended: {daemon.last_words()}" if daemon.has_ended() else commands.why_left()
+        raise WorldError(f"run {run.number} cannot go on: {why}")
     _say_how_to_go_on(run, commands)
     return INTERRUPTED if interrupts.count else min(len(failed), MORE)
 

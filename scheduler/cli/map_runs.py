@@ -86,7 +86,7 @@ def begun(facts: Facts) -> Iterator[Run]:
     runs = home() / "runs"
     try:
         runs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number = _next_number(runs / "last")
+        number = _next_number()
         run = Run(number, runs / str(number), facts)
         run.folder.mkdir(mode=0o700)
         run.output.mkdir()
@@ -118,11 +118,18 @@ def taken_up(number: int) -> Iterator[Run]:
     raise ConfigError("--resume: no run was interrupted")
 
 
-def _next_number(file: Path) -> int:
-    """Return the number after the last one that was given, and count it."""
-    with file.open("a+") as last:
+@contextmanager
+def alone() -> Iterator[IO[str]]:
+    """Keep other runs from doing the same; yield the file with the last number that was given."""
+    with (home() / "runs/last").open("a+") as last:
         fcntl.flock(last, fcntl.LOCK_EX)
         last.seek(0)
+        yield last
+
+
+def _next_number() -> int:
+    """Return the number after the last one that was given, and count it."""
+    with alone() as last:
         number = int(last.read() or 0) + 1
         last.truncate(0)
         last.write(str(number))

@@ -1,7 +1,7 @@
 """Words of `drover map`: the template of a command, its replacement strings, and where its items come from.
 
-Pure but for reading standard input. An item becomes a word, or a part of one, and is never read by a shell: a template
-that would put it into the program of a shell is refused. Bytes that are not UTF-8 are lone surrogates, as in file names.
+An item becomes a word, or a part of one, and is never read by a shell: a template that would put it into the program of
+a shell is refused. Bytes that are not UTF-8 become lone surrogates, as in file names. Nothing is read or run here.
 """
 
 import os

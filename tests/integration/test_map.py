@@ -99,10 +99,10 @@ def test_more_items_than_one_job_has_are_all_run(run: Callable[..., Done]) -> No
 
 
 def test_commands_have_directory_and_environment_of_the_caller(run: Callable[..., Done], tmp_path: Path) -> None:
-    done = run("env", ":::", "A=1", PGPASSWORD="x", MINE="two words", PATH=os.environ["PATH"])
+    done = run("env", ":::", "A=1", PGPASSWORD="x", MINE="two words", PATH=os.environ["PATH"], PYTHONUNBUFFERED="")
     told = done.out.splitlines()
     assert {"A=1", "PGPASSWORD=x", "MINE=two words", f"PATH={os.environ['PATH']}"} <= set(told)
-    assert not [line for line in told if line.startswith(("DROVER", "MAP_", "THREAD_UNIQUE", "PYTHONUNBUFFERED"))]
+    assert not [line for line in told if line.startswith(("DROVER", "MAP_", "THREAD_UNIQUE", "PYTHONUNBUFFERED=1"))]
     assert run("pwd", ":::", "-P").out == f"{tmp_path.resolve()}\n"
 
 
@@ -246,6 +246,23 @@ def test_after_kill_9_of_the_scheduler_the_rest_is_continued(
     (tmp_path / "gate").touch()
     assert run("--resume").status == 0
     assert Counter(lines(tmp_path / "ended")) == Counter(TEN)
+
+
+def test_what_could_not_begin_is_continued_when_it_can(home: Path, tmp_path: Path, run: Callable[..., Done]) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    with going_on(home, place, "-j", "2", *GATED, ":::", *TEN) as process:
+        until(lambda: len(lines(place / "began")) == 2)
+        process.send_signal(signal.SIGINT)
+        until(lambda: "nothing more is begun" in (place / "stderr").read_text())
+        (place / "gate").touch()
+        assert process.wait() == 130
+    place.rename(tmp_path / "elsewhere")
+    done = run("--resume")
+    assert (done.status, "create it, or correct cwd" in done.err, "goes on" in done.err) == (255, True, True)
+    (tmp_path / "elsewhere").rename(place)
+    assert run("--resume").status == 0
+    assert Counter(lines(place / "ended")) == Counter(TEN) == Counter(lines(place / "began"))
 
 
 def test_output_is_printed_once_over_an_interruption(home: Path, tmp_path: Path, run: Callable[..., Done]) -> None:

@@ -6,9 +6,7 @@ from scheduler.cli.map_words import Splitter, Template, combinations, split_sour
 from scheduler.errors import ConfigError
 
 
-def splitter(
-    *, at_nul: bool = False, colsep: str | None = None, size: int = 1, skip_empty: bool = False
-) -> Splitter:
+def splitter(*, at_nul: bool = False, colsep: str | None = None, size: int = 1, skip_empty: bool = False) -> Splitter:
     return Splitter(at_nul=at_nul, colsep=colsep, size=size, skip_empty=skip_empty)
 
 
@@ -70,12 +68,12 @@ def test_an_item_with_too_few_columns_is_refused() -> None:
 
 
 def test_an_item_with_a_nul_is_refused() -> None:
-    with pytest.raises(ConfigError, match="^item 7 holds a NUL"):
+    with pytest.raises(ConfigError, match=r"^item 7 holds a NUL"):
         filled(["do"], "a\0b")
 
 
 def test_a_command_longer_than_a_line_of_an_agent_is_refused() -> None:
-    with pytest.raises(ConfigError, match="^the command of item 7 is longer than 1,000,000 bytes$"):
+    with pytest.raises(ConfigError, match=r"^the command of item 7 is longer than 1,000,000 bytes$"):
         filled(["do"], "a" * 1_000_001)
 
 
@@ -89,7 +87,7 @@ def test_a_command_longer_than_a_line_of_an_agent_is_refused() -> None:
     ],
 )
 def test_an_item_in_the_program_of_a_shell_is_refused(words: list[str]) -> None:
-    with pytest.raises(ConfigError, match="a shell would run what is in an item: write .* which gives it as a param"):
+    with pytest.raises(ConfigError, match=r"a shell would run what is in an item: write .* which gives it as a param"):
         Template(words)
 
 
@@ -99,7 +97,7 @@ def test_an_item_as_a_parameter_of_a_shell_is_no_mistake(words: list[str]) -> No
 
 
 def test_no_command_is_refused() -> None:
-    with pytest.raises(ConfigError, match="^name a command: "):
+    with pytest.raises(ConfigError, match=r"^name a command: "):
         Template([])
 
 
