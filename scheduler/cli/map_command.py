@@ -1,8 +1,8 @@
 """`drover map`: run a command for each item, on all processors, without a configuration.
 
-Each command is an item of a job, in a database below the user's home, and a scheduler of the run's own works on it. This
-process reads the items, queues them, and prints what the commands print and how far they are. It needs nothing of a
-site: neither its configuration nor its queue.
+Each command is an item of a job, in a database below the user's home, and a scheduler of the run's own works on it.
+This process reads the items, queues them, and prints what the commands print and how far they are. It needs nothing of
+a site: neither its configuration nor its queue.
 
 However this process ends, its scheduler begins nothing any more and finishes what runs; `--resume` goes on from there.
 """

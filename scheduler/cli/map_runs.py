@@ -101,21 +101,26 @@ def begun(facts: Facts) -> Iterator[Run]:
 @contextmanager
 def taken_up(number: int) -> Iterator[Run]:
     """Hold a run that was interrupted; 0 is the latest. Errors: ConfigError, there is none, or it goes on."""
-    runs = home() / "runs"
-    numbers = sorted(int(path.name) for path in runs.glob("[0-9]*") if (path / "facts").exists())
-    if number and number not in numbers:
-        shown = ", ".join(map(str, numbers)) or "none"
+    known = {run.number: run for run in _interrupted_or_held()}
+    if number and number not in known:
+        shown = ", ".join(map(str, sorted(known))) or "none"
         raise ConfigError(f"--resume {number}: there is no such run (to be continued: {shown})")
-    for each in [number] if number else reversed(numbers):
-        folder = runs / str(each)
-        if number or not _is_held(folder):
-            with _held(folder):
-                run = Run(each, folder, Facts(**json.loads((folder / "facts").read_text())))
-                with run.ends.open("ab") as ends:
-                    ends.write(b"\n")  # if the machine died, the last line may be cut
-                yield run
-            return
-    raise ConfigError("--resume: no run was interrupted")
+    runs = [known[number]] if number else [known[each] for each in sorted(known) if not _is_held(known[each].folder)]
+    if not runs:
+        raise ConfigError("--resume: no run was interrupted")
+    run = runs[-1]
+    with _held(run.folder):
+        with run.ends.open("ab") as ends:
+            ends.write(b"\n")  # if the machine died, the last line may be cut
+        yield run
+
+
+def _interrupted_or_held() -> Iterator[Run]:
+    """Yield the runs that have queued something and are not over."""
+    for file in (home() / "runs").glob("[0-9]*/facts"):
+        facts = Facts(**json.loads(file.read_text()))
+        if facts.group:
+            yield Run(int(file.parent.name), file.parent, facts)
 
 
 @contextmanager

@@ -12,8 +12,9 @@ from time import monotonic, sleep
 
 import pytest
 
-from tests.cli_tools import Done
+from tests.cli_tools import DROVER, Done
 from tests.patience import LONG_PATIENCE_S
+from tests.terminal_tools import on_terminal
 
 MAP = [sys.executable, "-P", "-m", "scheduler.cli.main", "map"]
 SHOW = ["/usr/bin/printf", "[%s]\\n"]
@@ -92,6 +93,7 @@ def test_a_table_has_columns(run: Callable[..., Done]) -> None:
     assert done.out == "[1=a]\n[2=b]\n"
 
 
+@pytest.mark.slow
 def test_more_items_than_one_job_has_are_all_run(run: Callable[..., Done]) -> None:
     items = "".join(f"{number}{'x' * 100}\n" for number in range(1500)).encode()  # several reads
     done = run("-k", "-n", "10", "--", "echo", data=items)
@@ -106,11 +108,17 @@ def test_commands_have_directory_and_environment_of_the_caller(run: Callable[...
     assert run("pwd", ":::", "-P").out == f"{tmp_path.resolve()}\n"
 
 
+def test_commands_are_scheduled_as_the_caller_is(run: Callable[..., Done]) -> None:
+    done = run(sys.executable, "-c", "import os, sys; print(os.sched_getscheduler(0), sys.argv[1])", ":::", "a")
+    assert done.out == f"{os.sched_getscheduler(0)} a\n"
+
+
 def test_large_output_is_exact(run: Callable[..., Done], tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(os.urandom(3_000_000))
     assert run("cat", ":::", "large").out.encode(errors="surrogateescape") == (tmp_path / "large").read_bytes()
 
 
+@pytest.mark.slow
 def test_what_commands_left_behind_does_not_hold_it_up(run: Callable[..., Done]) -> None:
     done = run("sh", "-c", 'sleep 1000 & echo "$1"', "sh", ":::", "a", "b")
     assert (done.status, sorted(done.out)) == (0, ["\n", "\n", "a", "b"])
@@ -121,6 +129,18 @@ def test_a_dry_run_prints_the_commands_and_makes_nothing(home: Path, tmp_path: P
     done = subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False)
     assert done.stdout == "convert 'a b.tif' 'a b.png'\nconvert c.tif c.png\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminal_shows_how_far_it_is_and_the_time_left(home: Path, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    script = 'test "$1" -lt 4 || while [ ! -e "$2" ]; do sleep 0.02; done'
+    words = [*DROVER, "map", "-j", "2", "--", "sh", "-c", script, "sh", "{}", str(gate), ":::", *TEN]
+    with on_terminal(words, environment(home)) as (terminal, process):
+        terminal.until("3 of 10 commands, ")
+        terminal.until(" left")
+        gate.touch()
+        terminal.read_all()
+        assert process.wait() == 0
 
 
 # ---- what fails
@@ -135,6 +155,7 @@ def test_the_exit_status_is_the_number_of_failures_which_are_printed_last(run: C
     ])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_more_than_a_hundred_failures_are_101(run: Callable[..., Done]) -> None:
     done = run("false", ":::", *map(str, range(105)))
     assert (done.status, done.err.splitlines()[-1]) == (101, "drover: 105 of 105 commands failed")
@@ -151,6 +172,7 @@ def test_a_command_that_ends_by_a_signal_or_cannot_start_has_failed(run: Callabl
     ])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_command_that_kills_its_runner_has_failed(run: Callable[..., Done]) -> None:
     done = run("sh", "-c", '[ "$1" = b ] && kill -9 0; echo "$1"', "sh", ":::", "a", "b", "c")
     assert (done.status, sorted(done.out.split())) == (1, ["a", "c"])
@@ -169,16 +191,19 @@ def test_a_wrong_command_line_is_no_number_of_failures(run: Callable[..., Done],
     assert run(*words.split()).status == 255
 
 
+@pytest.mark.slow
 def test_a_failed_command_is_tried_again(run: Callable[..., Done]) -> None:
     assert run("--retries", "1", "sh", "-c", 'test -e "$1" || { touch "$1"; exit 1; }', "sh", ":::", "a").status == 0
 
 
+@pytest.mark.slow
 def test_a_command_that_takes_too_long_is_killed_with_what_it_started(run: Callable[..., Done]) -> None:
     done = run("--timeout", "0.5", "sh", "-c", 'echo $$; sleep 1000; echo "$1"', "sh", ":::", "a")
     assert (done.status, "took longer than 0.5 s" in done.err) == (1, True)
     assert children(int(done.out)) == []
 
 
+@pytest.mark.slow
 def test_it_halts_after_failures(run: Callable[..., Done], home: Path) -> None:
     done = run("-j", "1", "--halt", "soon,fail=2", "sh", "-c", 'sleep 0.3; exit "$1"', "sh", ":::", *"011000000000")
     assert (done.status, "goes on" in done.err) == (2, True)
@@ -204,6 +229,7 @@ def test_ctrl_c_finishes_what_runs_and_the_rest_is_continued(
     assert Counter(lines(tmp_path / "ended")) == Counter(TEN) == Counter(lines(tmp_path / "began"))
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_kills_what_runs_which_is_begun_anew(
     home: Path, tmp_path: Path, run: Callable[..., Done]
 ) -> None:
@@ -233,6 +259,7 @@ def test_after_kill_9_what_runs_is_finished_and_the_rest_is_continued(
     assert Counter(lines(tmp_path / "ended")) == Counter(TEN) == Counter(lines(tmp_path / "began"))
 
 
+@pytest.mark.slow
 def test_after_kill_9_of_the_scheduler_the_rest_is_continued(
     home: Path, tmp_path: Path, run: Callable[..., Done]
 ) -> None:
@@ -248,6 +275,7 @@ def test_after_kill_9_of_the_scheduler_the_rest_is_continued(
     assert Counter(lines(tmp_path / "ended")) == Counter(TEN)
 
 
+@pytest.mark.slow
 def test_what_could_not_begin_is_continued_when_it_can(home: Path, tmp_path: Path, run: Callable[..., Done]) -> None:
     place = tmp_path / "place"
     place.mkdir()
@@ -265,6 +293,7 @@ def test_what_could_not_begin_is_continued_when_it_can(home: Path, tmp_path: Pat
     assert Counter(lines(place / "ended")) == Counter(TEN) == Counter(lines(place / "began"))
 
 
+@pytest.mark.slow
 def test_output_is_printed_once_over_an_interruption(home: Path, tmp_path: Path, run: Callable[..., Done]) -> None:
     script = ["sh", "-c", 'echo "out $1"; echo "$1" >>began; while [ ! -e gate ]; do sleep 0.02; done', "sh", "{}"]
     with going_on(home, tmp_path, "-k", "-j", "2", *script, ":::", *TEN) as process:
@@ -275,6 +304,7 @@ def test_output_is_printed_once_over_an_interruption(home: Path, tmp_path: Path,
     assert run("--resume").out == "".join(f"out {number}\n" for number in TEN)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_not_continued(home: Path, tmp_path: Path, run: Callable[..., Done]) -> None:
     with going_on(home, tmp_path, "-j", "2", *GATED, ":::", *TEN) as process:
         until(lambda: len(lines(tmp_path / "began")) == 2)
@@ -286,6 +316,7 @@ def test_a_run_that_goes_on_is_not_continued(home: Path, tmp_path: Path, run: Ca
         assert process.wait() == 0
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_do_not_mix(home: Path, tmp_path: Path, run: Callable[..., Done]) -> None:
     with going_on(home, tmp_path, "-j", "2", *GATED, ":::", *TEN) as process:
         until(lambda: len(lines(tmp_path / "began")) == 2)
