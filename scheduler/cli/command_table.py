@@ -7,7 +7,8 @@ usage message comes at once.
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from math import inf
-from typing import Final, Literal, NamedTuple
+from operator import methodcaller
+from typing import Any, Final, Literal, NamedTuple
 
 from scheduler.cli.arguments import (
     COUNT,
@@ -39,6 +40,12 @@ def _tests_of_run(parser: ArgumentParser) -> None:
     either = parser.add_mutually_exclusive_group()
     either.add_argument("-t", action="store_true", dest="test", help="test every agent and exit")
     either.add_argument("-T", action="store_true", dest="test_first", help="test every agent and go on")
+
+
+def _named(*names: str, **settings: Any) -> Declaration:
+    """Return the declaration of an option with several names, as in xargs(1); without VALUE it is a flag."""
+    flag = {} if "metavar" in settings else {"action": "store_true"}
+    return methodcaller("add_argument", *names, **flag, **settings)
 
 
 def _quit_of_run(parser: ArgumentParser) -> None:
@@ -174,6 +181,25 @@ COMMANDS: Final[dict[str, Command]] = {
         argument("--keep", "keep the database, and print how to use it"),
         argument("--agents N", "start so many agents of each type", type=POSITIVE),
         argument("--limit N", "process at most so many files", type=POSITIVE),
+    ), "nothing"),
+    "map": Command("map_command.run_map", "run a command for each item, on all processors, without a configuration", (
+        argument("args WORD", "-- COMMAND WORD... ::: ITEM...; without ::: an item is a line of stdin", nargs="*"),
+        _named("-j", "-P", "--jobs", help="run so many at once; default: processors", dest="slots", metavar="N",
+               type=POSITIVE),
+        _named("-k", "--keep-order", help="print in the order of the items, not as the commands end"),
+        _named("-0", "--null", help="items end with a NUL, not with a line"),
+        _named("-a", "--arg-file", metavar="FILE", help="read the items from this file"),
+        _named("-C", "--colsep", metavar="REGEX", help="columns of an item, {1} {2}..., are separated by this"),
+        _named("-n", "--max-args", metavar="N", type=POSITIVE, default=1, help="give each command N items"),
+        _named("-I", "--replace", metavar="STRING", default="{}", help="this stands for the item, not {}"),
+        _named("-r", "--no-run-if-empty", help="leave out items that are empty"),
+        argument("--dry-run", "print the commands, and do nothing"),
+        argument("--retries N", "try a command that failed N more times; default 0", type=COUNT, default=0),
+        argument("--timeout SECONDS", "kill a command that takes longer", type=seconds, default=0),
+        argument("--halt WHEN", "soon,fail=N: begin nothing after N failures; now,fail=N: and kill what runs",
+                 default="never"),
+        argument("--resume RUN", "go on with an interrupted run; default: the latest", nargs="?", type=POSITIVE,
+                 const=0),
     ), "nothing"),
     "status": Command("status.show_status", "show warnings, agents, jobs and queues, shortened to the screen", (
         GROUP,
@@ -385,6 +411,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "config": ("drover config", "drover config --given", "drover config database scheduler.lease --json"),
     "agent-check": ("drover agent-check", "drover agent-check ./my-agent --item 'path=\"/etc/hosts\"'"),
     "demo": ("drover demo", "drover demo /usr/share/doc --limit 500"),
+    "map": (
+        "drover map -- gzip -k ::: *.log",
+        "find . -name '*.tif' -print0 | drover map -0 -k -- convert {} {.}.png",
+        "drover map --resume",
+    ),
     "status": ("drover status", "drover status -v --watch", "drover status --json | jq .warnings"),
     "health": ("drover health", "drover health --json | jq -r .health"),
     "stats": ("drover stats", "drover stats --since 1d", "drover stats --json | jq .types"),

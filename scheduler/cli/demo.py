@@ -144,7 +144,7 @@ def _prepare(conninfo: str, connection: psycopg.Connection, paths: list[str]) ->
 @contextmanager
 def _daemon(config: Path, log: Path) -> Iterator[None]:
     """Run a daemon for as long as the block lasts; its log goes to a file, shown when it ends badly."""
-    command = [sys.executable, "-m", "scheduler.cli.main", "run", "--allow-root", "-c", str(config)]
+    command = [sys.executable, "-P", "-m", "scheduler.cli.main", "run", "--allow-root", "-c", str(config)]
     with log.open("wb") as output:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0)
     try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 INTERRUPTED = 130
-STARTERS = frozenset(("agent-check", "check", "demo", "doctor", "run"))  # commands that start processes
+STARTERS = frozenset(("agent-check", "check", "demo", "doctor", "map", "run"))  # commands that start processes
 ALONE = {
     "database": "drover {}: needs only the database: with -d URL, or DROVER_DATABASE_URL, it reads no file",
     "group": "drover {}: needs only database and group: with -d URL and GROUP it reads no file",

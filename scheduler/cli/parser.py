@@ -5,6 +5,7 @@ line is answered with what each of its options has become.
 """
 
 import re
+import sys
 from argparse import REMAINDER, SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -17,6 +18,7 @@ from scheduler.cli.command_table import BY_FILTER, COMMANDS, EXAMPLES, NOTES
 from scheduler.model.verbs import VERBS
 from scheduler.package_data import version
 
+COUNTS_FAILURES: Final = {"map": 255}  # commands whose exit status is a number of failures, and that for a mistake
 NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]*)?|inf")
 CHOICE: Final = re.compile(
     r"argument (?P<name>[^:]*): invalid choice: '(?P<word>[^']*)' \(choose from (?P<choices>.*)\)"
@@ -59,7 +61,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     `command` is None if there are no words behind these options.
     Errors: SystemExit(2) with a usage message on stderr; SystemExit(0) for --help.
     """
-    words = ["version", *argv[1:]] if argv[:1] == ["--version"] else list(argv)
+    words = ["version", *argv[1:]] if argv[:1] == ["--version"] else _with_end_of_options(list(argv))
     if instead := old_options_answer(words):
         _top_parser().error(instead)
     end = words.index("--") if "--" in words else len(words)
@@ -85,6 +87,20 @@ def parse(argv: Sequence[str]) -> Namespace:
             parser.error(f"no words are expected after -- (got {' '.join(behind)})")
         options.args += behind
     return options
+
+
+def _with_end_of_options(words: list[str]) -> list[str]:
+    """Return the words with a `--` before the command of `drover map`: options behind it are of that command."""
+    if words[:1] != ["map"]:
+        return words
+    takes_value = {
+        option for action in command_parser("map")._actions if action.nargs is None for option in action.option_strings
+    }
+    place = 1
+    while place < len(words) and words[place].startswith("-") and words[place] not in ("-", "--"):
+        is_number = words[place] == "--resume" and words[place + 1 : place + 2] and words[place + 1].isdecimal()
+        place += 2 if words[place] in takes_value or is_number else 1
+    return words if words[place : place + 1] in ([], ["--"]) else [*words[:place], "--", *words[place:]]
 
 
 def _top_parser() -> ArgumentParser:
@@ -117,6 +133,7 @@ def command_parser(name: str) -> ArgumentParser:
     if command.needs != "nothing":
         parser.add_argument("-c", dest="config", metavar="FILE", default=SUPPRESS, help="configuration file")
         parser.add_argument("-d", dest="database", metavar="URL", default=SUPPRESS, help="database")
+    parser.status = COUNTS_FAILURES.get(name, parser.status)
     for declare in command.arguments:
         declare(parser)
     return parser
@@ -135,9 +152,12 @@ def _actions(name: str) -> str:
 class Parser(ArgumentParser):
     """An ArgumentParser whose errors suggest words that are similar to an unknown one."""
 
+    status = 2  # of a wrong command line
+
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong and what was perhaps meant, and exit with 2."""
-        super().error(self._helpful(message))
+        """Print what is wrong and what was perhaps meant, and exit with 2, or the status of the command for that."""
+        self.print_usage(sys.stderr)
+        self.exit(self.status, f"{self.prog}: error: {self._helpful(message)}\n")
 
     def _helpful(self, message: str) -> str:
         if found := CHOICE.fullmatch(message):

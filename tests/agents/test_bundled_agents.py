@@ -12,7 +12,7 @@ from tests.agent_tools import AGENTS, Agent, bundled, is_gone, record, watch
 from tests.needs import need
 
 NAMES = sorted(path.parent.name for path in AGENTS.glob("*/drover-agent-*"))
-NEEDED = {"cleanup": ["--root", "/srv"]}
+NEEDED = {"cleanup": ["--root", "/srv"], "map": ["/srv/none", "0", "0"]}
 FILE_AGENTS = ["sha256", "mimetype", "license"]
 EMPTY = hashlib.sha256().hexdigest()
 SLEEP = b"echo $$; sleep 600 & echo $!; wait"
@@ -40,7 +40,7 @@ def huge(tmp_path: Path) -> Path:
 def test_every_agent_that_is_shipped_is_tested() -> None:
     folders = {path.name for path in AGENTS.iterdir() if path.is_dir() and not path.name.startswith("_")} - {"lib"}
     assert set(NAMES) == folders
-    assert set(NAMES) >= {"sha256", "mimetype", "license", "noop", "shell", "cleanup", "notify", "http", "sql"}
+    assert set(NAMES) >= {"sha256", "mimetype", "license", "noop", "shell", "cleanup", "notify", "http", "sql", "map"}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -129,9 +129,9 @@ CASES: Final = [*JOB, *JOBS, *LISTS, *LOGS, *OVERVIEW]
 NOT_LOOKED_AT: Final = {
     "access", "role", "allow_idle", "name_session", "read_only", "expect_many_jobs", "now", "use_plpgsql", "one_moment",
     "limit_statement", "missing_roles", "public_is_open", "may_register", "role_connection_limit", "notify_doctor",
-    "is_operator", "limit_session", "be_visitor", "may_command", "may_submit", "flush_jobs", "add_dependencies", "set_up_job",
-    "read_columns", "resubmit_jobs", "insert_commands", "answers", "add_schedule", "remove_schedule", "hide_job",
-    "set_quota", "set_quota_most", "remove_quota", "unknown_of_quota",
+    "is_operator", "limit_session", "be_visitor", "may_command", "may_submit", "flush_jobs", "add_dependencies",
+    "set_up_job", "read_columns", "resubmit_jobs", "insert_commands", "answers", "add_schedule", "remove_schedule",
+    "hide_job", "set_quota", "set_quota_most", "remove_quota", "unknown_of_quota",
     "subscribe", "unsubscribe", "enable_subscription", "disable_subscription", "post_event", "withdraw_commands",
     # parts of a page, which tests/database/test_job_lists.py looks at together
     "jobs_among", "jobs_in_zones", "newest_zone", "numbers_beside_zones", "numbers_in_groups", "words_of_jobs",

@@ -39,6 +39,7 @@ COMMANDS = {
     "agent-check /usr/bin/true": "drover agent-check",
     "agent run true x": "agent true",
     "demo": "drover demo",
+    "map true ::: a": "drover map",
 }
 
 

@@ -164,7 +164,7 @@ def test_mistyped_word_gets_a_suggestion(line: str, told: str, capsys: pytest.Ca
 # Commands that print nothing which a program would read: text of people, streams of others, or a command's own format.
 WITHOUT_JSON = {
     "init", "check", "agent-check", "demo", "setup", "out", "exit", "psql", "top", "web", "import-scheduler-conf",
-    "completion", "version", "agent new", "agent run", "metrics",
+    "completion", "version", "agent new", "agent run", "metrics", "map",
 }  # fmt: skip
 
 
