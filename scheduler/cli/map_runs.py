@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from scheduler.database.embedded import default_directory
+from scheduler.database.embedded_place import default_directory
 from scheduler.errors import ConfigError, WorldError
 
 PIECE: Final = "MAP_ENVIRONMENT_"  # as in drover-agent-map
