@@ -401,6 +401,10 @@ def _claim_again(state: State, now: float) -> None:
     state.set_may_want_more(True)
 
 
+def _refill(state: State, now: float) -> None:
+    state.refill(now)
+
+
 def _progress_interval_passed(state: State, now: float) -> None:
     """Save progress, let rows go to other hosts, and assign nothing while too many results wait to be saved."""
     report.show_progress(state, now)
@@ -426,6 +430,6 @@ _ON_DEADLINE: Final[dict[str, Callable[[State, float], None]]] = {
     d.ROOM: _retry_starving,
     d.SHORTAGE: processes.try_more,
     d.RATES: _claim_again,
-    d.ITEM_RATES: State.refill,
+    d.ITEM_RATES: _refill,
     d.TIME_LIMITS: completion.end_late_jobs,
 }
