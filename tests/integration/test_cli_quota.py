@@ -73,10 +73,10 @@ def test_dry_run_of_a_drain_says_what_a_restart_costs(daemon: Daemon, ask: Ask, 
         {"jq_type": "a", "jq_args": f"gate:{gate}"},
     ])  # fmt: skip
     daemon.wait_all(jobs, "running")
-    daemon.execute("update drover.jobqueue set jq_starttime = now() - interval '42 min' where jq_pk = %s", first)
+    daemon.execute("update drover.jobqueue set jq_starttime = now() - interval '52 h' where jq_pk = %s", first)
     drain, restart = ask("drain --dry-run").out.splitlines()
-    assert f"2 commands are finished first, the longest has run 42 min (job {first})" in drain
-    assert f"2 commands begin again, the longest has run 42 min (job {first})" in restart
+    assert f"2 commands are finished first, the longest has run 2 d 4 h (job {first})" in drain
+    assert f"2 commands begin again, the longest has run 2 d 4 h (job {first})" in restart
     assert ("1 SQL job with a key stops at its key" in drain, "1 SQL job with a key goes on at its key" in restart) == (
         True, True,
     )  # fmt: skip

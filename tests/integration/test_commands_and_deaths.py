@@ -42,7 +42,7 @@ def end_of(daemon: Daemon, command: int) -> Row:
     return daemon.row(command)
 
 
-@pytest.mark.parametrize("words", ["reload", "verbose 1", "reset", "poll", "reexec"])
+@pytest.mark.parametrize("words", ["reload", "verbose 1", "reset", "poll"])
 def test_command_is_answered_at_once_after_a_standby_was_killed_f137(launch: Launch, text: str, words: str) -> None:
     first, second = two(launch, LONG + text)
     second.kill()
