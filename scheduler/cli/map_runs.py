@@ -225,7 +225,6 @@ url = {database}
 
 [scheduler]
 group = "{run.name}"
-log_level = "warning"
 kill_grace = {KILL_GRACE_S}
 retention = {KEPT_DAYS}
 retention_failed = {KEPT_DAYS}
