@@ -479,40 +479,44 @@ select * from (
  order by pk
 
 -- name: reasons
--- Return for jobs that have not ended the reasons why, each with the number of jobs, one of them and since when that is
--- queued. Jobs of one type, queue, host and state are asked about once, by the first of them: `most` kinds, those with
--- the most jobs.
+-- Return the reasons why jobs have not ended, each with the number of jobs, one of them, ten of their types and since
+-- when that one is queued. Jobs of one type, queue, host and state are asked about once, by the first of them: `most`
+-- kinds that wait and `most` that are in hand, those with the most jobs. The others are one row.
 select reason, sum(jobs)::bigint as jobs, count(distinct type) as kinds,
-       string_agg(distinct type, ', ' order by type) as types,
+       array_to_string((array_agg(distinct type order by type))[1:10], ', ')
+         || coalesce(' and ' || nullif(greatest(count(distinct type) - 10, 0), 0) || ' more', '') as types,
        string_agg(distinct state, ', ' order by state) as states, min(example) as example, min(oldest) as oldest
   from (
     select k.jobs, k.type, k.state, k.example, e.jq_queued as oldest,
            case when k.state = 'running' then 'running'
                 when waits_for = 'jobs' then 'waits for other jobs'
+                when k.place > :most::bigint then 'not looked at: kinds with fewer jobs; drover why JOB tells of one'
                 when waits_for = 'time' and e.jq_retry_at is not null then drover.why_later(e.jq_endtext)
                 when waits_for = 'time' then 'waits until the time that it asks for'
                 when condition is not null then 'blocked on the condition ' || condition
                 else coalesce((select reason from drover.why where jq_pk = k.example), k.state) end as reason
       from (
-        select * from (
-          select s.type, s.state::text as state, s.waits_for, null as condition, s.jobs,
-                 drover.first_of_kind(z.zones, s.type, s.queue, s.host, z.submitter, z.state) as example
-            from (select type, queue, host, state, waits_for, sum(jobs) as jobs from drover.job_states
-                   where type <> 'command' and state in ('held', 'queued') group by 1, 2, 3, 4, 5
-                   order by jobs desc limit :most::bigint) s
-            join (select distinct on (type, queue, host, state) type, queue, host, state, submitter, zones
-                    from (select type, queue, host, submitter, state, array_agg(zone order by zone) as zones
-                            from drover.job_zones where state in ('held', 'early', 'unmet', 'queued')
-                           group by 1, 2, 3, 4, 5) of_submitter
-                   order by type, queue, host, state, zones) z
-              on (z.type, z.queue, z.host) = (s.type, s.queue, s.host)
-                 and z.state = case s.waits_for when 'time' then 'early' when 'jobs' then 'unmet'
-                               else s.state::text end) free
+        select s.type, s.state::text as state, s.waits_for, null as condition, s.jobs, s.place,
+               case when s.place <= :most::bigint
+                    then drover.first_of_kind(z.zones, s.type, s.queue, s.host, z.submitter, z.state) end as example
+          from (select type, queue, host, state, waits_for, sum(jobs) as jobs,
+                       row_number() over (order by sum(jobs) desc) as place
+                  from drover.job_states where type <> 'command' and state in ('held', 'queued')
+                 group by 1, 2, 3, 4, 5) s
+          join (select distinct on (type, queue, host, state) type, queue, host, state, submitter, zones
+                  from (select type, queue, host, submitter, state, array_agg(zone order by zone) as zones
+                          from drover.job_zones where state in ('held', 'early', 'unmet', 'queued')
+                         group by 1, 2, 3, 4, 5) of_submitter
+                 order by type, queue, host, state, zones) z
+            on (z.type, z.queue, z.host) = (s.type, s.queue, s.host)
+               and z.state = case s.waits_for when 'time' then 'early' when 'jobs' then 'unmet'
+                             else s.state::text end
          union all
-        select jq_type, jq_state::text, null, null, count(*), min(jq_pk)
+        select jq_type, jq_state::text, null, null, count(*),
+               row_number() over (partition by jq_state order by count(*) desc), min(jq_pk)
           from drover.jobs_in_hand h where jq_type <> 'command' group by jq_type, jq_queue, jq_host, jq_state
          union all
-        select jq_type, 'blocked', null, condition, count(*), min(b.jq_pk)
+        select jq_type, 'blocked', null, condition, count(*), 0, min(b.jq_pk)
           from drover.blocked_jobs b join drover.our_jobs j on j.jq_pk = b.jq_pk group by jq_type, condition) k
       left join lateral (
         select jq_queued, jq_retry_at, jq_endtext

@@ -54,7 +54,7 @@ TITLES: Final = {  # of the parts, and the command that prints all of one
 EMPTY: Final[tuple[object, ...]] = (None, "", False, [], {})
 NOTED_WAIT: Final = timedelta(seconds=1)
 
-MOST_REASONS: Final = 300  # of jobs that are asked about, those with the most jobs
+MOST_REASONS: Final = 100  # kinds of jobs that are asked about, those with the most jobs
 REASON_COLUMNS: Final = ("jobs", "types", "oldest", "example", "reason")
 
 SIGNALLED: Final = 128  # what a shell adds to the number of a signal

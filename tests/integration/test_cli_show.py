@@ -119,6 +119,21 @@ def test_why_all_says_in_general_what_differs_from_job_to_job(drover: Drover, ac
     assert reasons["waits until the time that it asks for"] == 1
 
 
+def test_why_all_asks_about_the_hundred_kinds_with_the_most_jobs_and_counts_the_others(
+    drover: Drover, active: psycopg.Connection
+) -> None:
+    active.execute(
+        "insert into drover.jobqueue (jq_type) select 'two' || i from generate_series(1, 100) i, (values (1), (2)) v"
+    )
+    active.execute("insert into drover.jobqueue (jq_type) select 'one' || i from generate_series(10, 24) i")
+    reasons = [json.loads(line) for line in drover("why", "--all", "--json").out.splitlines()]
+    assert sum(each["jobs"] for each in reasons) == 215
+    (others,) = [each for each in reasons if each["reason"].startswith("not looked at: kinds with fewer jobs")]
+    assert (others["jobs"], others["kinds"], others["example"]) == (15, 15, None)
+    assert others["types"] == ", ".join(f"one{i}" for i in range(10, 20)) + " and 5 more"
+    assert len([each for each in reasons if "is configured" in each["reason"] and each["jobs"] == 2]) == 100
+
+
 def test_why_all_of_nothing_says_so(drover: Drover, active: psycopg.Connection) -> None:
     assert drover("why", "--all").out == "no job waits or runs\n"
 
