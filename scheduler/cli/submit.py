@@ -176,9 +176,9 @@ def _right_to_sql(session: Session, columns: Iterable[str]) -> Iterator[None]:
     except psycopg.errors.InsufficientPrivilege as error:
         if not (sql_columns := sorted(SQL_COLUMNS.intersection(columns))):
             raise
-        raise ConfigError(
-            f"role {session.value('role')} may not give {', '.join(sql_columns)}: "
-            "SQL jobs are queued by members of drover_frontend_sql, see drover-jobqueue(7)"
+        raise psycopg.errors.InsufficientPrivilege(
+            f"permission denied: role {session.value('role')} may not give {', '.join(sql_columns)}; "
+            "members of drover_frontend_sql may"
         ) from error
 
 

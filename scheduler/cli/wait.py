@@ -213,9 +213,12 @@ class Progress:
         self._drawn, self._is_drawn = now, True
         if now - self._noted >= NOTE_EVERY_S:
             self._noted, self._note = now, self.note()
-        counted = line(before + done, self._total, self._what, now - self._began)
-        texts = (self._note,) if self._note and self._total == 1 else (counted, self._note)
-        text = printable(": ".join(filter(None, texts)))
+        passed_s = now - self._began
+        if self._note and (self._total, self._what) == (1, "jobs"):  # how far that job is says more than 0 of 1
+            counted = span(passed_s)
+        else:
+            counted = line(before + done, self._total, self._what, passed_s)
+        text = printable(": ".join(filter(None, (counted, self._note))))
         sys.stderr.write(ERASE + text[: get_terminal_size().columns - 1])
         sys.stderr.flush()
 

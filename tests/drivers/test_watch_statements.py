@@ -17,7 +17,7 @@ from tests.cli_tools import OWNER as ACTIVE_OWNER
 from tests.connection_tools import PATIENT, QUERIES, ask, fetch, opened, rows_of
 from tests.queue_tools import locked, states
 
-NEIGHBOURS: Final = ("0", "defaul", "default ", "on", "one\n", "é")
+NEIGHBOURS: Final = ("0", "defaul", "default ", "on", "one ", "é")
 LONG_OVER: Final = "jq_starttime = now() - interval '9 d', jq_endtime = now() - interval '9 d'"
 
 

@@ -58,7 +58,7 @@ def test_why_shows_the_reason_of_a_row_for_an_unknown_host(daemon: Daemon) -> No
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ("", "syntax error"),
+        ("", "the SQL is empty"),
         ("selekt 1", "syntax error"),
         ("select", "1 items failed"),  # a row without columns is an empty line
         ("select 1 as n from", "syntax error"),

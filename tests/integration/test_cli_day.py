@@ -128,7 +128,8 @@ def test_submit_depends_on_jobs_all_or_none(drover: Drover, active: psycopg.Conn
     edges = active.execute("select jdep_jq_fk, jdep_jq_depends_fk from drover.jobdepends order by 2").fetchall()
     assert edges == [(job, parent) for parent in parents]
     refused = drover("submit", "noop", "x", "--depends", "4711")
-    assert (refused.status, refused.out) == (2, "")
+    assert (refused.status, refused.out) == (1, "")
+    assert refused.err.startswith("drover: no job 4711; nothing was queued")
     assert one(active.execute("select count(*) from drover.jobqueue"))[0] == 3
 
 

@@ -93,7 +93,7 @@ def test_status_names_what_the_role_may_not_see_and_shows_the_rest(
     told = json.loads(done.out)
     assert (done.status, done.err) == (0, "")
     assert [part for part in told if told[part] is None] == hidden
-    assert told["jobs"] == [{"type": "noop", "queued": count}]
+    assert told["jobs"] == [{"type": "noop", "queued": count, "could_start": count}]
     assert told["group"]["active"]
     shown = run_as(database_with_roles, config, role, "status")
     assert (shown.status, shown.err) == (0, "")

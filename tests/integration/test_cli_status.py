@@ -123,7 +123,7 @@ def test_status_shows_how_many_success_lines_came_f94(drover: Drover, active: ps
     )
     assert json.loads(drover("status", "--json").out)["schedulers"][0]["successes"] == 1234
     _, values = next(
-        pair for pair in pairwise(drover("status").out.splitlines()) if pair[0].split()[-1:] == ["SUCCESSES"]
+        pair for pair in pairwise(drover("status", "-v").out.splitlines()) if pair[0].split()[-1:] == ["SUCCESSES"]
     )
     assert values.split()[-1] == "1234"
 

@@ -215,7 +215,7 @@ def test_malformed_notifications_are_ignored_by_waiting_commands(
 
 
 RESULT = {
-    "type": "sh", "state": "failed", "text": "exit status 3", "name": None, "value": None,
+    "type": "sh", "state": "failed", "text": "exit status 3: so", "name": None, "value": None,
     "result": "fail", "code": 3, "signal": None, "stdout": "é\n", "stderr": "so\n",
 }  # fmt: skip
 
@@ -303,12 +303,12 @@ def test_a_front_end_sees_results_of_its_own_jobs_only(
     script = "echo out; echo err >&2; exit 3"
     mine, other = shell_job(daemon, script, role="drover_frontend"), shell_job(daemon, script)
     monkeypatch.setenv("DROVER_DATABASE_URL", make_conninfo(daemon.database, user="drover_frontend"))
-    told = f"{mine} sh failed exit status 3\n"
+    told = f"{mine} sh failed exit status 3: err\n"
     assert drover("wait", str(mine)) == Done(1, told, "")
     assert json.loads(drover("wait", "--json", str(mine)).out)["stderr"] == "err\n"
     assert (drover("exit", "-w", str(mine)).out, drover("out", str(mine)).out) == ("3\n", "out\n")
     assert (drover("why", str(mine)).out, drover("log", str(mine)).status) == (
-        "failed (exit_status): exit status 3\n",
+        "failed (exit_status): exit status 3: err\n",
         0,
     )
     nothing = Done(1, "", f"drover: no job {other}; drover ls --all lists all jobs\n")

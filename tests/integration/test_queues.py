@@ -467,7 +467,7 @@ def test_an_invalid_filter_is_refused_with_the_reason_r55(launch: Launch) -> Non
     assert refused(daemon, "host-filter local types=[").startswith("types: is not a regular expression (got '[')")
     assert refused(daemon, "host-filter local priorities=-").startswith("priorities: matches no priority")
     assert refused(daemon, "host-filter local priorities=.*1$").startswith("priorities: is decided by no few")
-    assert refused(daemon, "host-filter local queues=-x").startswith("queues: a name has letters")
+    assert refused(daemon, "host-filter local queues=-x").startswith("queues: the name of a queue has letters")
     assert refused(daemon, "host-filter nosuch types=") == "no host nosuch"
     unchanged = "select host_types, host_queues, host_priorities, host_letters from drover.host"
     assert list(daemon.execute(unchanged)[0].values()) == ["", None, "", None]

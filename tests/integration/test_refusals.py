@@ -125,7 +125,10 @@ def test_releasing_a_released_job_changes_nothing_r30(daemon: Daemon, jobs: dict
 
 NO_JOB = "a job number is required (got '{}'): {}"
 NO_LIMIT = "a concurrency is a number from 1 (got '{}'): {}"
-NO_NAME = "a name has letters, digits and _ . / - (not first), 64 at most (got '{}'): {}"
+NO_NAME = (
+    "the name of a queue has letters and digits of any script, _ . / - (not first) and single blanks inside, "
+    "64 characters at most (got '{}'): {}"
+)
 TOO_LONG = "a command has at most 1000 characters"
 MALFORMED = {
     # numbers
@@ -208,7 +211,7 @@ LINES: list[tuple[int, str, str]] = [
     (1, "queue remove one", "queue one is not empty"),
     (1, "queue set three 1", "no queue three"),
     (2, "queue set one x", "a concurrency is a number from 1 (got 'x')"),
-    (2, "queue add a!b 1", "a name has letters, digits and"),
+    (2, "queue add a!b 1", "the name of a queue has letters and digits of any script"),
     (2, "host max alpha x", "a maximum is a number"),
     (1, "host disable beta", "no host beta"),
     (1, "signal {running} FROB", "no signal 'FROB': a name such as TERM, or a number, is required"),

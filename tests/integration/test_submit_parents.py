@@ -84,7 +84,7 @@ def test_front_end_that_may_hand_in_no_sql_reads_which_role_may(
     done = run_as(database_with_roles, config, "frontend", f"submit {words} noop select")
     assert (done.status, count(active_for_roles)) == (2, 0)
     assert done.err == (
-        f"role drover_frontend may not give {columns}: SQL jobs are queued by members of drover_frontend_sql, "
-        "see drover-jobqueue(7)\n"
+        f"permission denied: role drover_frontend may not give {columns}; members of drover_frontend_sql may: "
+        "connect as a role that has the right; see drover-jobqueue(7)\n"
     )
     assert run_as(database_with_roles, config, "frontend_sql", f"submit {words} noop select").status == 0
