@@ -12,9 +12,9 @@ TOUR = (ROOT / "README.md").read_text().partition("## A first agent")[2].partiti
 COMMANDS = [command for block in TOUR.split("```sh\n")[1:] for command in typed(block.partition("```")[0])]
 # What must be in the answers of the commands that are known by these words.
 TOLD = {
-    "drover run -I": "1 lines done all data processed",
-    "drover submit --wait=60 lines": "2 lines done all data processed",
-    "drover wait 3": "3 lines done all data processed",
+    "drover run -I": "1 count done all data processed",
+    "drover submit --wait=60 count": "2 count done all data processed",
+    "drover wait 3": "3 count done all data processed",
     "select jq_pk": "| done",
     "drover why 4": "nosuch",
     "drover command shutdown": "shutting down",
