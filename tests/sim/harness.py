@@ -221,12 +221,12 @@ class Daemon:
         kind = self.config.agents[spawn.type]
         start_invariants.respawns_are_limited(self.sim, slot)
         start_invariants.new_programs_have_one_slot(self.sim, spawn)
-        if slot.job is not None and (spawn.keeper is None or spawn.keeper.verb == "start"):
-            self.sim.began(slot, slot.item.line)
-        if self.sim.chance(self.sim.nature_of(spawn.type).stillborn):
+        if self.sim.chance(self.sim.nature_of(spawn.type).stillborn):  # nothing begins: the item may go elsewhere
             told = e.NotCreated(spawn.slot, "no such program", code=127)
             self._sometimes_later(self._tried_again, slot, lambda: self.tell(told))
             return
+        if slot.job is not None and (spawn.keeper is None or spawn.keeper.verb == "start"):
+            self.sim.began(slot, slot.item.line)
         if self.links.get(spawn.host) is False:
             self._refuse(spawn)
             return
