@@ -609,7 +609,7 @@ begin
       waiting := waiting[:1000];
     end if;
   end if;
-  done := done + cardinality(step.changed) + told;
+  done := done + cardinality(step.changed);
   refused := refused + (select count(*) from jsonb_object_keys(step.refused));
   reasons := coalesce((select jsonb_object_agg(key, value)
                          from (select * from jsonb_each(reasons || step.refused) limit 20) e), '{}');
@@ -6474,7 +6474,15 @@ CREATE TABLE drover.queue_start (
 
 CREATE VIEW drover.rate_limited AS
  SELECT jobqueue.jq_pk,
-    ((((((('rate limit of queue '::text || queue.queue_name) || ': '::text) || (queue.queue_rate ->> 'rate'::text)) || ' starts in '::text) || ((queue.queue_rate ->> 'interval'::text))::double precision) || ' s, next at '::text) || date_trunc('second'::text, (queue_start.start_next + '00:00:00.999'::interval))) AS says
+    ((((((((('rate limit of queue '::text || queue.queue_name) || ': '::text) ||
+        CASE
+            WHEN (((queue.queue_rate ->> 'rate'::text))::integer > 0) THEN (queue.queue_rate ->> 'rate'::text)
+            ELSE (queue.queue_rate ->> 'each'::text)
+        END) || ' starts in '::text) || ((queue.queue_rate ->> 'interval'::text))::double precision) || ' s'::text) ||
+        CASE
+            WHEN (((queue.queue_rate ->> 'rate'::text))::integer > 0) THEN ''::text
+            ELSE (' with one '::text || (queue.queue_rate ->> 'by'::text))
+        END) || ', next at '::text) || date_trunc('second'::text, (queue_start.start_next + '00:00:00.999'::interval))) AS says
    FROM ((drover.jobqueue
      JOIN drover.queue ON (((queue.queue_name = jobqueue.jq_queue) AND (queue.queue_rate IS NOT NULL))))
      JOIN drover.queue_start ON (((queue_start.start_queue = queue.queue_name) AND (queue_start.start_value = ''::text) AND (queue_start.start_next > now()))))

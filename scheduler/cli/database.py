@@ -14,6 +14,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
+from scheduler.cli.config_files import is_embedded_url
 from scheduler.cli.database_session import people_database, running_or_new_database, translated_errors
 from scheduler.database import migrate
 from scheduler.errors import ConfigError, WorldError
@@ -22,23 +23,24 @@ from scheduler.model.config import Config
 
 def init(options: Namespace, config: Config) -> int:
     """Apply what is missing, all or nothing, and print what that was; running it again does nothing."""
+    roles = options.roles or is_embedded_url(config.database.url)  # there the daemon logs in as a role of its own
     with running_or_new_database(config) as conninfo, translated_errors():
         with migrate.changing(conninfo) as connection:
-            lines = [migrate.server(connection), *_apply(connection, options)]
+            lines = [migrate.server(connection), *_apply(connection, options, roles=roles)]
         print(*lines, sep="\n")  # when it has taken effect
     return 0
 
 
-def _apply(connection: psycopg.Connection, options: Namespace) -> list[str]:
+def _apply(connection: psycopg.Connection, options: Namespace, *, roles: bool) -> list[str]:
     """Apply what is missing and what was asked for; return a line about each."""
     applied = migrate.apply_missing(connection)
     lines = [f"applied {name}" for name in applied] or ["nothing to do"]
-    if options.roles:
+    if roles:
         migrate.apply_roles(connection)
         lines.append("applied roles")
     elif applied not in ([], ["commands"]) and migrate.has_roles(connection):
         lines.append("the roles have no rights yet on the new tables and functions; run drover init --roles")
-    there = migrate.present_compat(connection) if options.roles else migrate.lost_compat(connection)
+    there = migrate.present_compat(connection) if roles else migrate.lost_compat(connection)
     for name in sorted({*options.compat, *there}):
         migrate.apply_compat(connection, name)
         lines.append(f"applied compat/{name}.sql")

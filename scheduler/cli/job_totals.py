@@ -77,10 +77,16 @@ def live_jobs(jobs: Table) -> Table:
 
 
 def busy_agents(slots: Iterable[Mapping[str, Any]]) -> Table:
-    """Return how many slots of each type on each host are in each state; types that are idle there are left out."""
+    """Return how many slots of each type on each host are in each state, those with failed agents first.
+
+    Types that are idle on a host are left out.
+    """
+    slots = list(slots)
     busy = {(slot["host"], slot["agent"]) for slot in slots if not is_idle(slot)}
-    counts = [((slot["host"], slot["agent"]), slot["state"], 1) for slot in slots
-              if (slot["host"], slot["agent"]) in busy]  # fmt: skip
+    failed = {(slot["host"], slot["agent"]) for slot in slots if slot["state"] == "ST_FAIL"}
+    shown = [slot for slot in slots if (slot["host"], slot["agent"]) in busy]
+    shown.sort(key=lambda slot: (slot["host"], slot["agent"]) not in failed)
+    counts = [((slot["host"], slot["agent"]), slot["state"], 1) for slot in shown]
     return pivot("Agents", ("host", "agent"), counts, STATE_NAMES)
 
 

@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character shows its number
     try:
         status = _run(options) if options.command else _greet(options)
-        sys.stdout.flush()  # here, where a closed pipe is still noticed
+        if sys.stdout is not None:  # closed by who called
+            sys.stdout.flush()  # here, where a closed pipe is still noticed
     except ConfigError as error:
         print(*map(printable, str(error).splitlines()), sep="\n", file=sys.stderr)
         return USAGE

@@ -30,6 +30,8 @@ HALT: Final = re.compile(r"never|(?P<when>soon|now),fail=(?P<failures>[1-9][0-9]
 def run_map(options: Namespace, _config: Config) -> int:
     """Run a command for each item; return how many failed, 101 for more than 100, or 255 if it could not be done."""
     try:
+        if sys.stdout is None or sys.stderr is None:
+            raise ConfigError("standard output and standard error must be open: what commands print goes there")
         if options.resume is not None:
             return _resume(options)
         return _dry_run(options) if options.dry_run else _begin(options)

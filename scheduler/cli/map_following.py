@@ -206,8 +206,13 @@ class Output:
             path = f"{self._folder}/{number}.{suffix}"
             with suppress(FileNotFoundError), open(path, "rb") as file:  # it printed nothing there, or it was shown
                 self.before_print()
-                shutil.copyfileobj(file, stream)
-                stream.flush()
+                try:
+                    shutil.copyfileobj(file, stream)
+                    stream.flush()
+                except BrokenPipeError:
+                    raise
+                except OSError as error:
+                    raise WorldError(f"what a command printed cannot be written: {error.strerror}") from error
                 os.unlink(path)
 
 

@@ -51,7 +51,10 @@ class Items:
 
     def _read(self) -> Iterator[list[str]]:
         assert self.fd is not None
-        data = os.read(self.fd, READ_BYTES)
+        try:
+            data = os.read(self.fd, READ_BYTES)
+        except OSError as error:
+            raise ConfigError(f"the items cannot be read: {error.strerror}") from error
         self.is_over = not data
         return self._splitter.feed(data)
 

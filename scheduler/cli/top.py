@@ -15,6 +15,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 from typing import Any, Final, Literal
 
@@ -23,7 +24,18 @@ from rich.text import Text
 
 from scheduler.cli.answers import send
 from scheduler.cli.database_session import Session, connect
-from scheduler.cli.health import CRITICAL, Row, by_urgency, group_warnings, headline, level_of, read_group, sentence
+from scheduler.cli.health import (
+    CRITICAL,
+    Limits,
+    Row,
+    by_urgency,
+    database_warnings,
+    group_warnings,
+    headline,
+    level_of,
+    read_group,
+    sentence,
+)  # fmt: skip
 from scheduler.cli.job_totals import ENDED, is_idle, jobs_line, slots_line, totals
 from scheduler.cli.output import cell, printable
 from scheduler.cli.status import shares
@@ -33,6 +45,7 @@ from scheduler.model.config import Config
 from scheduler.model.list_bounds import LISTED
 
 LOOK_S: Final = 2.0
+DATABASE_S: Final = 10.0  # between two looks for what is wrong with the database
 LEAST_S: Final = 0.5  # between two looks, whatever is announced
 ANSWER_S: Final = 5.0  # that a command may take
 JOBS: Final = 200
@@ -143,6 +156,7 @@ class _Top:
         self._session, self._group, self._choice = session, group, Choice()
         self._keys: list[str] = []  # typed, and not handled yet
         self._before: tuple[float, int, int] | None = None  # when, and how many jobs and items had ended
+        self._database: tuple[float, Sequence[Row]] = (-inf, ())  # when it was looked at, and what is wrong with it
 
     def run(self) -> None:
         while True:
@@ -168,12 +182,19 @@ class _Top:
             slots = session.records("slots", group=name)
             jobs_per_s, items_per_s = self._rates(sum(counts[state] for state in ENDED), slots)
             return View(
-                headline(group), by_urgency(group_warnings(session, name)),
+                headline(group), by_urgency([*group_warnings(session, name), *self._database_warnings()]),
                 counts, jobs_per_s, items_per_s, slots,
                 session.first(LISTED, "", "queues", group=name).records(),
                 session.first(LISTED, "", "conditions").records(),
                 session.records("top_jobs", limit=JOBS),
             )  # fmt: skip
+
+    def _database_warnings(self) -> Sequence[Row]:
+        """Return what is wrong with the database, which is looked for a few times a minute."""
+        looked_at, _ = self._database
+        if monotonic() - looked_at >= DATABASE_S:
+            self._database = monotonic(), [*database_warnings(self._session, Limits())]
+        return self._database[1]
 
     def _rates(self, ended: int, slots: list[dict[str, Any]]) -> tuple[float, float]:
         """Return how many jobs and items have ended a second, since the look before."""

@@ -2,8 +2,9 @@
 
 The database chooses the jobs of a batch and changes them (drover.change_jobs), and keeps in the row of the command how
 far it is, so that another daemon goes on there. Claims do not wait for it: both skip what is locked. Jobs in hand of
-ours are ended by the core, as by a command about one job; those of another group by its daemon, which gets a command
-about each: they are not counted as done.
+ours are ended by the core, as by a command about one job, and count if they had not ended by themselves; those that a
+daemon ended which died meanwhile do not count. Jobs in hand of another group are ended by its daemon, which gets a
+command about each: they are not counted as done.
 """
 
 import json
@@ -28,6 +29,7 @@ class Batches:
 
     most: int = MOST
     so_far: str = ""
+    ended: int = 0  # jobs in hand that the core has ended
     unheard: dict[int, int] = field(default_factory=dict)  # jobs that the core did not know, how often each was tried
 
     def __str__(self) -> str:
@@ -52,13 +54,14 @@ def change_all(context: Context, row: CommandRow, command: Command) -> Steps[Out
         return Done(text_of(mistake), ok=False)
     is_slow = context.now() - began > LONG_S
     batches.most = max(min(batches.most, LEAST), batches.most // 2) if is_slow else min(MOST, batches.most * 2)
-    batches.so_far = f"{int(done or 0)} jobs so far"
     context.settle_listed(parents)
     batches.unheard |= {int(pk): 0 for pk in (ours or b"").split(b",") if pk}
     _end_jobs(context, batches, command)
+    changed = int(done or 0) + batches.ended
+    batches.so_far = f"{changed} jobs so far"
     if is_over != b"t" or batches.unheard:
         return Later(PAUSE_S if has_moved == b"t" else AGAIN_S, batches, has_moved == b"t")
-    return _end(command, int(done or 0), int(refused or 0), reasons, given)
+    return _end(command, changed, int(refused or 0), reasons, given)
 
 
 def _end_jobs(context: Context, batches: Batches, command: Command) -> None:
@@ -66,7 +69,9 @@ def _end_jobs(context: Context, batches: Batches, command: Command) -> None:
     is_kill, text = command.verb == "killjob", str(command.values.get("text") or "cancelled")
     for pk, tries in list(batches.unheard.items()):
         core, now = context.core, context.now()
-        if (core.kill(pk, now) if is_kill else core.cancel(pk, text, now)) or tries >= TRIES:
+        is_ended = core.kill(pk, now) if is_kill else core.cancel(pk, text, now)
+        batches.ended += is_ended
+        if is_ended or tries >= TRIES:
             del batches.unheard[pk]
         else:
             batches.unheard[pk] = tries + 1

@@ -11,7 +11,7 @@ from typing import Final
 
 from scheduler.model.sql_text import cursor_query
 from scheduler.model.states import QueryEvent, QueryState
-from scheduler.policy.dispatch import HOARD, must_end
+from scheduler.policy.dispatch import HOARD
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.state import State
 
@@ -63,7 +63,7 @@ def _has_agent(pool: Pool, job: Job) -> bool:
     for name, free in pool.free.items():
         if not where.suits(name):
             continue
-        if [slot for slot in pool.idle[name] if not must_end(slot, job)]:
+        if any(slot.host.is_open for slot in pool.idle[name]):  # one that is to go at its next item is replaced then
             return True
         waits_there = pool.queues.by_host[name].first or pool.queues.any_of(name).first
         if free and not waits_there and free[0].host.has_room(job.is_urgent):
@@ -110,16 +110,16 @@ def _take_connection(state: State) -> bool:
     return False
 
 
-def _bytes_of(job: Job) -> float:
+def _bytes_of(job: Job) -> int:
     """Return what the rows take that were fetched early."""
     query = job.query
-    return job.waiting * (query.line_bytes + ITEM_BYTES) if query is not None and query.is_read_out else 0
+    return int(job.waiting * (query.line_bytes + ITEM_BYTES)) if query is not None and query.is_read_out else 0
 
 
-def _bytes_left(job: Job) -> float:
+def _bytes_left(job: Job) -> int:
     """Return what the rows take that are not fetched."""
     query = job.query
-    return 0 if query is None else (query.total - query.fetched) * (query.line_bytes + ITEM_BYTES)
+    return 0 if query is None else int((query.total - query.fetched) * (query.line_bytes + ITEM_BYTES))
 
 
 def _close(state: State, job: Job) -> None:

@@ -72,7 +72,8 @@ def test_check_makes_no_database_and_says_which_command_does(copy: Machine, comm
 @pytest.mark.slow
 def test_init_says_that_it_made_a_database_and_another_user_is_told_as_whom_to_run_a_command(copy: Machine) -> None:
     said = f"created an empty database in {PLACE}"
-    assert said in drover(copy, OWNER, "init").stderr
+    made = drover(copy, OWNER, "init")
+    assert (said in made.stderr, "applied roles" in made.stdout) == (True, True)  # as which the daemon logs in
     assert said not in drover(copy, OWNER, "init").stderr
     for user in (PERSON, "root"):
         for words in ("status", "init", "submit --force noop 'a b'"):

@@ -325,3 +325,22 @@ def test_two_runs_at_once_do_not_mix(home: Path, tmp_path: Path, run: Callable[.
         assert run("-k", "echo", ":::", "a", "b").out == "a\nb\n"
         (tmp_path / "gate").touch()
         assert process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "redirection", "told"),
+    [
+        (["--", "echo", ":::", "1"], ">&-", "standard output and standard error must be open"),
+        (["--", "echo", ":::", "1"], ">/dev/full", "what a command printed cannot be written: No space left on device"),
+        (["-a", ".", "--", "echo"], "", "the items cannot be read: Is a directory"),
+    ],
+    ids=["closed", "full", "directory"],
+)
+def test_streams_that_cannot_be_used_are_told_and_are_no_failures_of_commands(
+    home: Path, tmp_path: Path, words: list[str], redirection: str, told: str
+) -> None:
+    script = f'exec "$@" {redirection}'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *MAP, *words], capture_output=True, text=True, cwd=tmp_path, env=environment(home)
+    )
+    assert (done.returncode, told in done.stderr, "Traceback" in done.stderr) == (255, True, False)

@@ -93,6 +93,11 @@ def test_each_value_of_an_attribute_has_a_rate_of_its_own_t57(
     late = queue(daemon, **full)
     daemon.wait_all([queue(daemon, **other)])
     daemon.until(lambda: "rate limit of queue q: 1 starts in 1000 s with" in daemon.why(late))
+    daemon.execute(
+        "insert into drover.queue_start values ('q', '', '{}', now() + interval '1 h') on conflict do nothing"
+    )
+    says = daemon.execute("select says from drover.rate_limited where jq_pk = %s", late)
+    assert all(f"1 starts in 1000 s with one {by}, next at" in row["says"] for row in says)
     assert daemon.why(late).startswith("waits until 20")
     assert states(daemon, late) == ["queued"]
 

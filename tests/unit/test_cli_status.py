@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.cli.job_totals import jobs_by_type, jobs_line, live_jobs, pivot, totals
+from scheduler.cli.job_totals import busy_agents, jobs_by_type, jobs_line, live_jobs, pivot, totals
 from scheduler.cli.status import TABLE_LINES, shares
 
 
@@ -34,6 +34,12 @@ def test_tables_fit_the_lines_that_there_are(needs: list[int], lines: int) -> No
 def test_counts_have_a_column_for_each_state_that_occurs() -> None:
     table = pivot("", ("type",), [(("a",), "done", 2), (("b",), "queued", 1), (("a",), "done", 1)], ["queued", "done"])
     assert (table.columns, table.rows) == (("type", "queued", "done"), [("a", 0, 3), ("b", 1, 0)])
+
+
+def test_types_with_failed_agents_stand_above_those_that_work() -> None:
+    slots = [{"host": host, "agent": "a", "state": state} for host, state in
+             (("h1", "ST_RUNNING"), ("h2", "ST_FAIL"), ("h3", "ST_FREE"), ("h2", "ST_RUNNING"))]  # fmt: skip
+    assert [row[0] for row in busy_agents(slots).rows] == ["h2", "h1"]
 
 
 def test_types_with_work_to_do_stand_above_those_that_wait_and_ended_ones_are_counted() -> None:
