@@ -415,13 +415,13 @@ def test_a_host_filter_set_by_command_stays_until_the_file_changes_it_r9_r55(
     told = daemon.wait(order(daemon, "host-filter local queues=q priorities=^[a-f]"))
     assert told["jq_endtext"] == "host local: enabled, max -1, urgent 1, queues=q, priorities=^[a-f]"
     other, low = daemon.insert(**busy(meeting)), daemon.insert(**busy(meeting, "q"))
-    daemon.insert(**busy(meeting, "q", jq_priority="a"))
+    high = daemon.insert(**busy(meeting, "q", jq_priority="a"))
     assert meeting.hear() == "q"
     assert daemon.why(other) == "no host takes jobs of queue default with priority n"
     daemon.wait(working, "running")
     assert [daemon.row(pk)["jq_state"] for pk in (other, low)] == ["queued", "queued"]
     meeting.let_go(2)
-    daemon.wait(working)
+    daemon.wait_all([working, high])  # one that the stop interrupts would begin again
     daemon.stop()
     again = launch(text)
     again.wait(order(again, "host-filter local priorities="))

@@ -84,7 +84,7 @@ def test_the_queue_of_due_starts_is_the_same_for_all_schedulers_of_a_group_c21(
     before = seen()
     first.kill()
     second.until(lambda: "serving group" in second.stderr())
-    assert before == (["owner", "standby"], [{"type": "a", "queued": 5}])
+    assert before == (["owner", "standby"], [{"type": "a", "queued": 5, "could_start": 5}])
     assert seen()[1] == before[1]
     second.insert(jq_type="command", jq_args="continue q", role="drover_operator")
     second.until(
