@@ -1,5 +1,5 @@
--- A command about many jobs counts those that it has changed. Jobs in hand are ended by the scheduler, which counts those
--- that had not ended by themselves meanwhile.
+-- A command about many jobs counts those that it has changed. Jobs in hand are ended by the scheduler, which counts
+-- those that had not ended by themselves meanwhile.
 do $$
 declare
   before constant text := 'done := done + cardinality(step.changed) + told;';
