@@ -137,7 +137,7 @@ MUTANTS: Final = (
     _one("half_an_interval_is_looked_at", "rates_are_kept", _POLICY + "rates",
          "        while over < len(self.starts) and self.starts[over] + interval <= now:",
          "        while over < len(self.starts) and self.starts[over] + interval / 2 <= now:"),
-    _one("queue_room_given_to_each", "queues_keep_their_limits", _POLICY + "claims",
+    _one("queue_room_given_to_each", "queues_keep_their_limits rates_are_kept", _POLICY + "claims",
          "            left[request.queue] = room - most\n", ""),
     _one("host_room_without_limit", "hosts_keep_their_limits urgent_places_are_for_urgent_work everything_ends",
          _POLICY + "capacity", "self.spare(urgent) > 0", "self.spare(urgent) >= 0"),
