@@ -30,7 +30,7 @@ TAIL_BYTES: Final = 1000
 
 @dataclass(slots=True)
 class Facts:
-    """What a run that is continued needs to know of its beginning."""
+    """The options and the state of a run, which are saved: `--resume` reads them."""
 
     cwd: str
     slots: int
@@ -71,7 +71,7 @@ class Run:
         new.replace(self.folder / "facts")
 
     def remove(self) -> None:
-        """Remove what is left of it: it has ended."""
+        """Remove the directory of the run, which has ended."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -30,7 +30,7 @@ LONGEST_LINE: Final = 1_000_000  # bytes of a command, as the line of an agent
 
 
 class Command(NamedTuple):
-    """What is run for an item: its number, from 1, and its words."""
+    """The command for one item: the number of the item, from 1, and the words to execute."""
 
     number: int
     words: list[str]

@@ -10,7 +10,7 @@ from scheduler.model.config import Config
 
 
 class Fate(NamedTuple):
-    """What one kind of work is called, and what becomes of it; each for one job, then for several."""
+    """The name of a kind of work, and what a drain or a restart does to it: each for one job, then for several."""
 
     names: tuple[str, str]
     drain: tuple[str, str]

@@ -261,7 +261,7 @@ def _situation(options: Namespace) -> Step:
 
 
 def _without_database(options: Namespace, config: Config) -> Step:
-    """Propose the demo to somebody who has configured nothing, and the daemon, which makes the database, to others."""
+    """Return what to run first: `drover demo` without a configuration, else `drover run`, which makes the database."""
     place = embedded_directory(config.database.url)
     if config.database.url == EMBEDDED and locate(options.config, os.environ) == shipped():
         return f"No daemon runs. Without [database] url, Drover uses a PostgreSQL of its own, in {place}.", TRY

@@ -143,7 +143,7 @@ def _insert(session: Session, options: Namespace, texts: Iterable[str]) -> list[
     remaining, connection = iter(texts), session.connection
     parents = _parents(session, options)
     jobs: list[int] = []
-    with _right_to_sql(session, given), connection.transaction():
+    with right_to_sql(session, given), connection.transaction():
         while batch := list(islice(remaining, ROWS_AT_ONCE)):
             parameters: tuple[Any, ...] = (*given.values(), batch)
             jobs += sorted(pk for (pk,) in connection.execute(query, parameters))
@@ -153,7 +153,7 @@ def _insert(session: Session, options: Namespace, texts: Iterable[str]) -> list[
 
 
 def _parents(session: Session, options: Namespace) -> list[int]:
-    """Return the jobs that a new one shall wait for. Errors: DroverError if it would wait for ever."""
+    """Return the numbers of the parents. Errors: DroverError if one does not exist, or can never succeed."""
     parents = session.job_numbers(options.depends)
     in_vain = session.rows("ended_in_vain", jobs=parents) if parents else []
     if missing := [str(job) for job, state in in_vain if state is None]:
@@ -169,7 +169,7 @@ def _parents(session: Session, options: Namespace) -> list[int]:
 
 
 @contextmanager
-def _right_to_sql(session: Session, columns: Iterable[str]) -> Iterator[None]:
+def right_to_sql(session: Session, columns: Iterable[str]) -> Iterator[None]:
     """Say which role may hand in SQL, if the database refuses to insert these columns for them."""
     try:
         yield
@@ -201,7 +201,7 @@ def set_up_job(options: Namespace, config: Config) -> int:
         if reason and not session.numbers_by_name([options.name]):
             return failed(reason)
         try:
-            with _right_to_sql(session, settings):
+            with right_to_sql(session, settings):
                 ((job, existed),) = session.rows("set_up_job", name=options.name, settings=Jsonb(settings))
         except psycopg.errors.UndefinedParameter as error:
             raise ConfigError(f"{error.diag.message_primary}; nothing was set up") from error

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from scheduler.cli.database_session import Session
 from scheduler.cli.jobs import instant
-from scheduler.cli.submit import COLUMNS, COMMAND, FORCE, insert_statement, refusal
+from scheduler.cli.submit import COLUMNS, COMMAND, FORCE, insert_statement, refusal, right_to_sql
 from scheduler.errors import ConfigError, DroverError
 from scheduler.web import offered_verbs
 from scheduler.web.database_sessions import writing
@@ -111,7 +111,7 @@ def _refusals(session: Session, given: Mapping[str, Any]) -> Mistakes:
 
 
 def _insert(session: Session, given: Mapping[str, Any], text: str) -> int:
-    with writing(session):
+    with right_to_sql(session, given), writing(session):
         row = session.connection.execute(insert_statement(given), [*given.values(), [text]]).fetchone()
     assert row
     return int(row[0])

@@ -73,7 +73,7 @@ def test_rate_limit_that_is_removed_while_no_daemon_runs_frees_what_it_had_put_o
     daemon = launch(limited())
     pks = put_off(daemon)
     daemon.stop()
-    launch(site()).wait_all(pks)
+    assert len(launch(site()).wait_all(pks)) == JOBS
 
 
 def test_row_that_another_session_has_locked_is_freed_when_it_lets_go(launch: Launch) -> None:
@@ -92,7 +92,8 @@ def test_queue_forgets_that_its_limit_changed_when_nothing_is_put_off_any_more(l
     daemon = launch(limited())
     daemon.wait_all([daemon.insert(jq_type="puppet", jq_args="true", jq_queue="q")])
     by_command(daemon)
-    daemon.until(lambda: daemon.value("select queue_rate_changed is null from drover.queue where queue_name = 'q'"))
+    is_forgotten = "select queue_rate_changed is null from drover.queue where queue_name = 'q'"
+    assert daemon.until(lambda: daemon.value(is_forgotten))
 
 
 @pytest.mark.parametrize("limit", [{"rate": 1, "rate_interval": NEVER_MIND}, {"concurrency": 1}])
@@ -104,7 +105,7 @@ def test_queue_without_its_limit_goes_on_at_once(launch: Launch, limit: dict[str
     reload(daemon, site())
     daemon.wait_all(pks, "running")
     (tmp_path / "gate").touch()
-    daemon.wait_all(pks)
+    assert [row["jq_attempt"] for row in daemon.wait_all(pks)] == [1] * 3
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ for line in sys.stdin:
     daemon.wait_all(pks, "blocked")
     ready.touch()
     reload(daemon, kind + (f"[conditions.tape]\n{rules}\n" if rules else ""))
-    daemon.wait_all(pks)
+    assert {row["jq_state"] for row in daemon.wait_all(pks)} == {"done"}
 
 
 def test_why_all_names_the_rate_limit_that_put_jobs_off(launch: Launch, ask: Ask) -> None:

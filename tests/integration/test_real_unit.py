@@ -241,8 +241,10 @@ def test_a_crash_under_systemd_keeps_an_idle_agent_and_kills_a_busy_one(machine:
 def test_a_crash_under_systemd_logs_which_agent_has_which_job_f58(machine: Machine, meeting: Meeting) -> None:
     pk, busy = work(machine, meeting)
     machine.systemctl("kill", "--kill-whom=main", "--signal=SIGSEGV", "drover.service")
-    machine.said("Fatal Python error")
-    machine.said(f" ST_RUNNING agent=puppet host=local pid={busy} items=0 job={pk}\n")
+    line = f" ST_RUNNING agent=puppet host=local pid={busy} items=0 job={pk}\n"
+    machine.said(line)
+    told = machine.log.read_text()
+    assert told.index("Fatal Python error") < told.index(line)
 
 
 @pytest.mark.slow
