@@ -475,11 +475,13 @@ class Site:
         cursor = self._owner.execute(query.encode(), values or None)
         return cursor.fetchall() if cursor.description else []
 
-    def until(self, look: Callable[[], Any], what: str, patience: float = LONG_PATIENCE_S) -> Any:
-        """Look until it is so, and return what was seen."""
+    def until(self, look: Callable[[], Any], what: str | Callable[[], str], patience: float = LONG_PATIENCE_S) -> Any:
+        """Look until it is so, and return what was seen; `what` says what is missing when patience is over."""
         deadline = time.monotonic() + patience
         while not (found := look()):
-            assert time.monotonic() < deadline, f"{what} within {patience:g} s\n{self._story()}"
+            assert time.monotonic() < deadline, (
+                f"{what() if callable(what) else what} within {patience:g} s\n{self._story()}"
+            )
             time.sleep(LOOK_S)
         return found
 
