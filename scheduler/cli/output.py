@@ -9,12 +9,16 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
+from functools import lru_cache
+from itertools import accumulate, takewhile
 from typing import Any, Final, Literal
 
 NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 # Unicode categories: control, format (reorders or hides text), private use, surrogates (from \udc80 on a byte that is
 # not UTF-8, see cli/database_session.py), unassigned, and what separates lines. Blanks of any width are shown.
 UNSAFE: Final = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"))
+COMBINING: Final = frozenset(("Mn", "Me"))  # categories; some of them have no combining class
+WIDE: Final = frozenset("FW")  # of East Asian widths
 GAP = "  "
 OK: Literal["ok"] = "ok"
 WARN: Literal["WARN"] = "WARN"
@@ -61,10 +65,32 @@ def printable_lines(text: str) -> str:
     return "".join(c if c in "\n\t" else _escaped(c) for c in text)
 
 
+def width_of(text: str) -> int:
+    """Return how many columns of a terminal a printable text takes: two a wide character, none one that combines."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def padded(text: str, width: int, *, to_right: bool = False) -> str:
+    """Return the text with blanks, so that it takes so many columns of a terminal at least."""
+    blanks = " " * (width - width_of(text))
+    return blanks + text if to_right else text + blanks
+
+
 def clipped(text: str, width: int) -> str:
-    """Return one line of at most so many characters; a cut is marked."""
-    line = printable(text[: width + 1])
-    return line if len(line) <= width else line[: width - 1] + "…"
+    """Return one line of at most so many columns of a terminal; a cut is marked."""
+    most = 4 * width + 1  # characters, however many of them combine
+    line = printable(text[:most])
+    if len(text) <= most and width_of(line) <= width:
+        return line
+    ends = accumulate(map(_columns, line))
+    return line[: sum(1 for _ in takewhile(lambda end: end < width, ends))] + "…"
+
+
+@lru_cache(maxsize=4096)
+def _columns(c: str) -> int:
+    if unicodedata.combining(c) or unicodedata.category(c) in COMBINING:
+        return 0
+    return 2 if unicodedata.east_asian_width(c) in WIDE else 1
 
 
 def _escaped(c: str) -> str:
@@ -170,8 +196,8 @@ def print_fields(fields: Sequence[tuple[str, str]], title: str = "", marks: Sequ
     `marks` are words for the names, one for each, whose colours the names have.
     """
     if not sys.stdout.isatty():
-        width = max(len(name) for name, _ in fields)
-        lines = (f"{name.ljust(width)}{GAP}{printable(text)}" for name, text in fields)
+        width = max(width_of(name) for name, _ in fields)
+        lines = (f"{padded(name, width)}{GAP}{printable(text)}" for name, text in fields)
         return print(*([title] if title else []), *lines, sep="\n")
     from scheduler.cli.terminal import draw_fields
 
@@ -181,13 +207,13 @@ def print_fields(fields: Sequence[tuple[str, str]], title: str = "", marks: Sequ
 def aligned(table: Table) -> Iterator[str]:
     """Yield the lines of a table: title (unless empty), headings, rows; numbers to the right."""
     cells = [tuple(map(cell, row)) for row in table.rows]
-    widths = [max(map(len, column)) for column in zip(table.columns, *cells, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(table.columns, *cells, strict=True)]
     if table.title:
         yield table.title
     numeric = [_all_are(values, int) for values in table.values()]
     for line in (tuple(name.upper() for name in table.columns), *cells):
-        padded = (c.rjust(w) if n else c.ljust(w) for c, w, n in zip(line, widths, numeric, strict=True))
-        yield GAP.join(padded).rstrip()
+        cut = (padded(c, w, to_right=n) for c, w, n in zip(line, widths, numeric, strict=True))
+        yield GAP.join(cut).rstrip()
 
 
 def _all_are(values: Iterable[Any], *kinds: type) -> bool:

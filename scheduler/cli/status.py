@@ -35,7 +35,7 @@ from scheduler.cli.health import (
     sentence,
 )
 from scheduler.cli.job_totals import Counts, busy_agents, jobs_by_type, jobs_line, live_jobs, slots_line, totals
-from scheduler.cli.output import Table, as_json, print_fields, print_table, printable
+from scheduler.cli.output import Table, as_json, print_fields, print_table, printable, width_of
 from scheduler.cli.wait import WAITING_NAME, redraw
 from scheduler.errors import ConfigError, DroverError, NoDatabaseYetError
 from scheduler.model.config import Config
@@ -172,8 +172,9 @@ def _print_warnings(warnings: Sequence[Row], lines: float) -> int:
 
 def _heights(fields: Sequence[tuple[str, str]]) -> Iterator[int]:
     """Yield how many lines each of them takes on a screen."""
-    width = get_terminal_size().columns - max(len(name) for name, _ in fields) - GAP_WIDTH
-    return (len(wrap(text, max(width, 1))) for _, text in fields)
+    width = get_terminal_size().columns - max(width_of(name) for name, _ in fields) - GAP_WIDTH
+    width = max(width, 1)
+    return (max(len(wrap(text, width)), -(-width_of(text) // width)) for _, text in fields)
 
 
 def _tell_more(more: int) -> None:

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from scheduler.cli.output import width_of
+
 STATE_COLUMNS: Final = {"state", "outcome", "role", "warning", "status"}  # whose words say how things are
 STYLES: Final = {
     "critical": "red", "warning": "yellow", "unknown": "magenta",
@@ -36,7 +38,7 @@ class Column(NamedTuple):
 
     def least_width(self) -> int:
         """Return how narrow the column may become."""
-        widest = max(map(len, self.texts), default=0)
+        widest = max(map(width_of, self.texts), default=0)
         return max(len(self.name), widest if self.is_whole else min(widest, LEAST_TEXT))
 
 
