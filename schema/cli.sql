@@ -206,11 +206,16 @@ select set_config('enable_nestloop', 'off', true)
 select jq_name, jq_pk from drover.jobqueue where jq_name = any (:names)
 
 -- fragment: chosen
--- Keep the jobs that filters choose; see scheduler/cli/jobs.py.
+-- Keep the jobs that filters choose; see scheduler/cli/jobs.py. Views have the codes of ends, a table has none.
 (:types::text[] is null or jq_type = any (:types)) and (:queues::text[] is null or jq_queue = any (:queues))
    and (:submitters::text[] is null or jq_submitter = any (:submitters))
    and (:groups::bigint[] is null or jq_job_fk = any (:groups))
    and (:since::timestamptz is null or greatest(jq_queued, jq_starttime, jq_endtime) >= :since)
+   and (:until::timestamptz is null or greatest(jq_queued, jq_starttime, jq_endtime) < :until)
+   and (:hosts::text[] is null or jq_host = any (:hosts)) and (:ran_on::text[] is null or jq_done_host = any (:ran_on))
+   and (:codes::text[] is null or jq_exitcode::text = any (:codes)
+        or (select code from (select null::text as jq_end_code) as of_a_table,
+                             lateral (select jq_end_code as code from (select j.*) one) c) = any (:codes))
 
 -- fragment: progress
 -- How far an SQL job is; one that waits for its first item has not begun.
@@ -260,7 +265,7 @@ case when :sort = 'priority' then case when jq_urgent then '0' else '1' end || j
 
 -- fragment: asked_for
 -- Keep the jobs that a list shows.
-jq_state = any (:states::drover.job_state[]) and {{chosen}} and (:hosts::text[] is null or jq_host = any (:hosts))
+jq_state = any (:states::drover.job_state[]) and {{chosen}}
    and (:queued_within::interval is null or jq_queued > now() - :queued_within)
    and (:before::bigint is null or jq_pk < :before)
    and (:with_ended_commands or jq_type <> 'command' or jq_endtime is null)
@@ -354,7 +359,7 @@ select {{listed}}
 
 -- fragment: meant
 -- Keep the jobs that a command is about, in one of these states, or those among `jobs`.
-jq_state = any (:states::drover.job_state[]) and {{chosen}} and (:hosts::text[] is null or jq_host = any (:hosts))
+jq_state = any (:states::drover.job_state[]) and {{chosen}}
    and (:with_commands or jq_type <> 'command') and (:with_manual or jq_mode = 'background')
    and (:jobs::bigint[] is null or jq_pk = any (:jobs))
    and (:before::timestamptz is null or jq_endtime < :before)

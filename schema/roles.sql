@@ -188,7 +188,7 @@ grant select on drover.migration, drover.later_migration, drover.queue, drover.h
 -- Not agent_revision: it is a command line, which may contain a password.
 grant select (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd,
               agent_fair, agent_fair_file, agent_present, agent_blocked_since, agent_blocked_until, agent_reason,
-              agent_queries_wait, agent_registered, agent_trial,
+              agent_queries_wait, agent_registered, agent_trial, agent_item_next,
               agent_attributes)
   on drover.agent to drover_frontend, drover_frontend_sql, drover_tenant, drover_readonly;
 

@@ -165,6 +165,13 @@ class Pool(Generic[JobT]):
         self.set_may_begin()
         return not self.waits_for_token
 
+    def item_wait(self, now: float) -> float | None:
+        """Return in how many seconds its item_rate lets the next item begin; None if that is soon."""
+        if self.bucket is None or not self.waits_for_token:
+            return None
+        wait = self.bucket.next_at() - now
+        return wait if wait >= 1.0 else None
+
     def set_canary(self, canary: Canary | None) -> None:
         """Try new programs in one slot first, or not."""
         self.canary = canary

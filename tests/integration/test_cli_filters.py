@@ -33,7 +33,9 @@ def mixed(active: psycopg.Connection) -> psycopg.Connection:
     ):  # fmt: skip
         active.execute(INSERT, (kind, queue, group, state, submitter, days))
     finish(active, 1)
-    finish(active, 2, "failed", 2, "no")
+    finish(active, 2, "failed", 2, "exit status 7")
+    active.execute("update drover.jobqueue set jq_done_host = 'beta', jq_exitcode = 7 where jq_pk = 2")
+    active.execute("update drover.jobqueue set jq_host = 'gamma' where jq_pk = 5")
     return active
 
 
@@ -46,6 +48,12 @@ def mixed(active: psycopg.Connection) -> psycopg.Connection:
         ("--group 1", [4]),
         ("--since 1h", [1, 2, 4, 5]),
         ("--since 2001-01-01", [1, 2, 3, 4, 5]),
+        ("--until 1d", [3]),
+        ("--since 4d --until 2d", [3]),
+        ("--ran-on beta", [2]),
+        ("--code 7", [2]),
+        ("--code exit_status --code normal", [1, 2]),
+        ("--host gamma", [5]),
         ("--sort type", [1, 2, 3, 5, 4]),
         ("--sort end", [3, 4, 5, 1, 2]),
         ("--sort queue", [1, 2, 4, 5, 3]),
@@ -85,6 +93,20 @@ def test_without_a_terminal_yes_is_needed(drover: Drover, mixed: psycopg.Connect
 
 def test_nothing_to_do_is_said_and_no_failure(drover: Drover, mixed: psycopg.Connection) -> None:
     assert drover("retry", "--queue", "mail").out == "nothing to retry: no jobs in queue mail are failed\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [("--ran-on beta --code 7 --until 2099-01-01", [2]), ("--code 8", []), ("--until 1h", [])]
+)
+def test_failed_jobs_are_chosen_by_code_host_and_time(
+    drover: Drover, mixed: psycopg.Connection, words: str, status: list[int]
+) -> None:
+    done = drover("retry", *words.split(), "--dry-run", "--json")
+    assert [json.loads(line)["number"] for line in done.out.splitlines() if line.startswith("{")] == status
+
+
+def test_nothing_for_a_host_names_the_filter_of_where_jobs_ran(drover: Drover, mixed: psycopg.Connection) -> None:
+    assert "; --ran-on chooses by the host where a job ran" in drover("retry", "--host", "beta").out
 
 
 def test_flush_removes_the_chosen_and_keeps_what_others_wait_for(drover: Drover, mixed: psycopg.Connection) -> None:
