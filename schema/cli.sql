@@ -91,7 +91,7 @@ select jq_endtime as tally_at, interval '0' as tally_span, jq_type as tally_type
        coalesce(jq_done_host, '-') as tally_host, jq_state::text as tally_state, jq_end_code as tally_code,
        1::bigint as tally_jobs, jq_itemsprocessed as tally_items, jq_pk as tally_newest,
        case when jq_state in ('done', 'failed')
-            then array[drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime))]
+            then array[drover.time_bin(drover.time_run(jq_msq, jq_processedtime, jq_starttime, jq_endtime))]
             else '{}' end as tally_bins,
        case when jq_state in ('done', 'failed') then array[1::bigint] else '{}' end as tally_counts
   from drover.my_jobs where jq_endtime is not null and jq_type <> 'command'
@@ -244,7 +244,8 @@ jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_state::te
 -- What jobs sort by that are sorted by a time or a length of time, in seconds.
 extract(epoch from coalesce(
               case :sort::text when 'waited' then coalesce(jq_starttime, jq_endtime, now()) - jq_queued
-                               when 'ran' then coalesce(jq_endtime, now()) - jq_starttime end,
+                               when 'ran' then make_interval(secs => drover.time_run(
+                                                 jq_msq, jq_processedtime, jq_starttime, jq_endtime)) end,
               case :sort when 'queued' then jq_queued when 'start' then jq_starttime when 'end' then jq_endtime end
                 - 'epoch'::timestamptz))::float8
 
@@ -890,7 +891,7 @@ select coalesce(sum(jobs), 0)::bigint from drover.job_states
 select what, count(*) as jobs, extract(epoch from max(now() - began))::float8 as seconds,
        (array_agg(jq_pk order by began, jq_pk))[1] as longest
   from (
-    select h.jq_pk, coalesce(a.att_start, now()) as began,
+    select h.jq_pk, coalesce(got.since, a.att_start, now()) as began,
            case when exists (select from drover.our_detached d where d.jq_pk = h.jq_pk and d.attempt = j.jq_attempt)
                 then 'detached'
                 when h.jq_state = 'claimed' then 'claimed'
@@ -903,6 +904,10 @@ select what, count(*) as jobs, extract(epoch from max(now() - began))::float8 as
      cross join lateral (select * from drover.jobqueue where jq_pk = h.jq_pk offset 0) j
       left join lateral (
         select att_start from drover.attempt where att_jq_fk = h.jq_pk and att_attempt = j.jq_attempt limit 1) a on true
+      left join (  -- since when an agent has its line; before that it waited for the agent
+        select status_jq_fk as job, min(status_since) as since
+          from drover.scheduler_status where status_state_name = 'ST_RUNNING' group by 1) got
+             on got.job = h.jq_pk and not j.jq_msq
       left join drover.queue on queue_name = h.jq_queue
       left join drover.agent on agent_group = queue_group and agent_type = h.jq_type
      where h.jq_type <> 'command') in_hand

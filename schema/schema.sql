@@ -945,7 +945,7 @@ CREATE FUNCTION drover.count_ends(pks bigint[], states text[]) RETURNS void
        select case when exists (select from agent where agent_type = jq_type) then jq_type else '(unknown)' end as type,
               coalesce(jq_done_host, '-') as host, jq_itemsprocessed as items,
               case when u.state in ('done', 'failed') then
-                drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime)) end as bin,
+                drover.time_bin(drover.time_run(jq_msq, jq_processedtime, jq_starttime, jq_endtime)) end as bin,
               drover.end_code(u.state::drover.job_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal)
                 as code
          from jobqueue where jq_pk = u.pk and jq_type <> 'command' offset 0) j
@@ -3549,7 +3549,7 @@ begin
              drover.end_code(jq_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal) as code,
              jq_itemsprocessed as items, jq_pk as pk,
              case when jq_state in ('done', 'failed') then
-               drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime)) end as bin
+               drover.time_bin(drover.time_run(jq_msq, jq_processedtime, jq_starttime, jq_endtime)) end as bin
         from jobqueue where jq_endtime is not null
        union all
       select jq_starttime, jq_type, '-', 'started', '', 0, null,
@@ -4465,6 +4465,13 @@ CREATE FUNCTION drover.time_bin(seconds double precision) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select case when seconds <= 0.0001 then 0 else least(ceil(8 * ln(seconds / 0.0001) / ln(2)), 281)::integer end
+$$;
+
+CREATE FUNCTION drover.time_run(is_query boolean, worked interval, started timestamp with time zone, ended timestamp with time zone) RETURNS double precision
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select case when not is_query and ended is not null and worked > interval '0' then date_part('epoch', worked)
+              else date_part('epoch', coalesce(ended, now())) - date_part('epoch', started) end
 $$;
 
 CREATE FUNCTION drover.trial_failed() RETURNS trigger
@@ -6727,7 +6734,7 @@ CREATE VIEW drover.why AS
  SELECT r.jq_pk,
     r.jq_type,
     r.jq_state,
-    ((COALESCE(d.says, a.says, k.says, l.says, (r.says || COALESCE(n.says, ''::text))) || COALESCE(drover.shown_code(j.*), ''::text)) || COALESCE((': '::text || r.text), ''::text)) AS reason
+    ((COALESCE(d.says, a.says, k.says, l.says, (regexp_replace(r.says, '^in hand'::text, 'claimed'::text) || COALESCE(n.says, ''::text))) || COALESCE(drover.shown_code(j.*), ''::text)) || COALESCE((': '::text || r.text), ''::text)) AS reason
    FROM ((((((drover.reason r
      JOIN drover.jobqueue j ON ((j.jq_pk = r.jq_pk)))
      LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))))
@@ -6742,7 +6749,7 @@ CREATE VIEW drover.why AS
      LEFT JOIN LATERAL ( SELECT (
                 CASE
                     WHEN (r.jq_state = 'queued'::drover.job_state) THEN ''::text
-                    WHEN (r.jq_state = 'claimed'::drover.job_state) THEN 'in hand; '::text
+                    WHEN (r.jq_state = 'claimed'::drover.job_state) THEN 'claimed; '::text
                     ELSE (r.says || '; '::text)
                 END || w.says) AS says
            FROM drover.lockers() w(locker, says)
@@ -6971,7 +6978,9 @@ CREATE VIEW drover.our_tally WITH (security_barrier='true') AS
             z.jq_queued,
             z.jq_attempt,
             z.jq_starttime,
-            z.jq_endtime
+            z.jq_endtime,
+            z.jq_msq,
+            z.jq_processedtime
            FROM (ended
              CROSS JOIN LATERAL ( SELECT jobqueue.jq_pk,
                     jobqueue.jq_job_fk,
@@ -7045,7 +7054,9 @@ CREATE VIEW drover.our_tally WITH (security_barrier='true') AS
             h.jq_queued,
             h.jq_attempt,
             h.jq_starttime,
-            NULL::timestamp with time zone
+            NULL::timestamp with time zone,
+            h.jq_msq,
+            h.jq_processedtime
            FROM (drover.our_beside_zones b
              CROSS JOIN LATERAL ( SELECT j.jq_pk,
                     j.jq_job_fk,
@@ -7119,7 +7130,7 @@ CREATE VIEW drover.our_tally WITH (security_barrier='true') AS
     (jobs.jq_state)::text AS tally_state,
     (1)::bigint AS tally_jobs,
         CASE
-            WHEN (jobs.jq_state = ANY (ARRAY['done'::drover.job_state, 'failed'::drover.job_state])) THEN ARRAY[drover.time_bin((date_part('epoch'::text, jobs.jq_endtime) - date_part('epoch'::text, jobs.jq_starttime)))]
+            WHEN (jobs.jq_state = ANY (ARRAY['done'::drover.job_state, 'failed'::drover.job_state])) THEN ARRAY[drover.time_bin(drover.time_run(jobs.jq_msq, jobs.jq_processedtime, jobs.jq_starttime, jobs.jq_endtime))]
             ELSE '{}'::integer[]
         END AS tally_bins,
         CASE
@@ -7352,7 +7363,7 @@ CREATE VIEW drover.why_masked AS
  SELECT r.jq_pk,
     r.jq_type,
     r.jq_state,
-    (COALESCE(d.says, a.says, k.says, l.says, (r.says || COALESCE(n.says, ''::text))) || COALESCE(drover.shown_code(j.*), ''::text)) AS reason
+    (COALESCE(d.says, a.says, k.says, l.says, (regexp_replace(r.says, '^in hand'::text, 'claimed'::text) || COALESCE(n.says, ''::text))) || COALESCE(drover.shown_code(j.*), ''::text)) AS reason
    FROM ((((((drover.reason r
      JOIN drover.jobqueue j ON ((j.jq_pk = r.jq_pk)))
      LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))))
@@ -7367,7 +7378,7 @@ CREATE VIEW drover.why_masked AS
      LEFT JOIN LATERAL ( SELECT (
                 CASE
                     WHEN (r.jq_state = 'queued'::drover.job_state) THEN ''::text
-                    WHEN (r.jq_state = 'claimed'::drover.job_state) THEN 'in hand; '::text
+                    WHEN (r.jq_state = 'claimed'::drover.job_state) THEN 'claimed; '::text
                     ELSE (r.says || '; '::text)
                 END || w.says) AS says
            FROM drover.lockers() w(locker, says)

@@ -33,6 +33,7 @@ class Stats:
     """The figures since an instant; a table that the role may not see is None."""
 
     since: datetime  # what is counted ended after it: the beginning of a span that was asked for in part
+    minutes: float  # since then
     total: dict[str, Any]
     tables: dict[str, Table | None]
     estimates: list[dict[str, Any]]  # until what could start is done, see cli/backlog.py
@@ -52,7 +53,7 @@ def show_stats(options: Namespace, config: Config) -> int:
     total = stats.total
     rate = f", {total['per_minute']:,} a minute" if total["ended"] else ""
     jobs = f"{total['ended']:,} {'job' if total['ended'] == 1 else 'jobs'} ended"
-    print(f"since {cell(stats.since)}: {jobs}{rate}; {total['failed']:,} failed")
+    print(f"{jobs} in {span(stats.minutes * 60)}, since {cell(stats.since)}{rate}; {total['failed']:,} failed")
     print("".join(f"{printable(in_words(row))}\n" for row in stats.estimates[:WORST]), end="")
     for table in stats.tables.values():
         if table and table.rows:
@@ -88,7 +89,7 @@ def read_stats(session: Session, since_text: str, *, show_all: bool = False) -> 
         }
         left = estimates(session)
         total = next(iter(_ended(counts, minutes)), {"ended": 0, "failed": 0, "per_minute": 0.0})
-    return Stats(since, {key: total[key] for key in ("ended", "failed", "per_minute")}, tables, left,
+    return Stats(since, minutes, {key: total[key] for key in ("ended", "failed", "per_minute")}, tables, left,
                  session.restrictions("jobqueue", "log"))  # fmt: skip
 
 

@@ -20,9 +20,16 @@ language sql stable security definer set search_path = drover, pg_temp rows 10 a
 $$;
 comment on function drover.lockers is 'sessions that have had a transaction open for more than a second, for drover.why';
 
+-- Return how many seconds a job ran: one of one parameter as long as an agent had it, without the wait for that agent.
+create function drover.time_run(is_query boolean, worked interval, started timestamptz, ended timestamptz) returns float8
+language sql stable parallel safe as $$
+  select case when not is_query and ended is not null and worked > interval '0' then date_part('epoch', worked)
+              else date_part('epoch', coalesce(ended, now())) - date_part('epoch', started) end
+$$;
+
 create or replace view drover.why as
 select r.jq_pk, r.jq_type, r.jq_state,
-       coalesce(d.says, a.says, k.says, l.says, r.says || coalesce(n.says, '')) || coalesce(drover.shown_code(j), '')
+       coalesce(d.says, a.says, k.says, l.says, regexp_replace(r.says, '^in hand', 'claimed') || coalesce(n.says, '')) || coalesce(drover.shown_code(j), '')
          || coalesce(': ' || r.text, '') as reason
   from drover.reason r
   join drover.jobqueue j on j.jq_pk = r.jq_pk
@@ -32,7 +39,7 @@ select r.jq_pk, r.jq_type, r.jq_state,
   left join lateral (
     select says from drover.runs_detached where jq_pk = r.jq_pk and r.jq_state = 'running' offset 0) d on true
   left join lateral (
-    select case when r.jq_state = 'queued' then '' when r.jq_state = 'claimed' then 'in hand; ' else r.says || '; ' end
+    select case when r.jq_state = 'queued' then '' when r.jq_state = 'claimed' then 'claimed; ' else r.says || '; ' end
              || w.says as says
       from drover.lockers() w
      where w.locker = j.xmax and r.jq_state in ('queued', 'claimed', 'running')
@@ -45,7 +52,7 @@ select r.jq_pk, r.jq_type, r.jq_state,
 
 create or replace view drover.why_masked as
 select r.jq_pk, r.jq_type, r.jq_state,
-       coalesce(d.says, a.says, k.says, l.says, r.says || coalesce(n.says, '')) || coalesce(drover.shown_code(j), '')
+       coalesce(d.says, a.says, k.says, l.says, regexp_replace(r.says, '^in hand', 'claimed') || coalesce(n.says, '')) || coalesce(drover.shown_code(j), '')
          as reason
   from drover.reason r
   join drover.jobqueue j on j.jq_pk = r.jq_pk
@@ -55,7 +62,7 @@ select r.jq_pk, r.jq_type, r.jq_state,
   left join lateral (
     select says from drover.runs_detached where jq_pk = r.jq_pk and r.jq_state = 'running' offset 0) d on true
   left join lateral (
-    select case when r.jq_state = 'queued' then '' when r.jq_state = 'claimed' then 'in hand; ' else r.says || '; ' end
+    select case when r.jq_state = 'queued' then '' when r.jq_state = 'claimed' then 'claimed; ' else r.says || '; ' end
              || w.says as says
       from drover.lockers() w
      where w.locker = j.xmax and r.jq_state in ('queued', 'claimed', 'running')
@@ -66,11 +73,52 @@ select r.jq_pk, r.jq_type, r.jq_state,
      where queue_name = j.jq_queue and agent_type = j.jq_type and agent_item_next > now()
        and r.says like '%item_rate%' offset 0) n on true;
 
--- ---------------------------------------------------------------- filters of commands for many jobs
+create or replace view drover.our_tally with (security_barrier) as
+with ended as materialized (
+    select zone, max(latest) as latest, row_number() over (order by max(latest) desc) as place
+      from drover.our_zone_parts
+     where state not in ('held', 'queued', 'early', 'unmet', 'blocked') and latest > now() - interval '1 hour'
+     group by zone),
+  beginning as materialized (
+    select coalesce(date_trunc('minute', max(latest)) + interval '1 minute', now() - interval '1 hour') as at
+      from ended where place > 100),
+  jobs as materialized (
+    select jq_type, jq_state, jq_queued, jq_attempt, jq_starttime, jq_endtime, jq_msq, jq_processedtime
+      from ended
+     cross join lateral (
+       select * from drover.jobqueue
+        where jq_pk between zone * 4096 and zone * 4096 + 4095 and jq_endtime >= (select at from beginning)
+       offset 0) z
+     where place <= 100 and jq_type <> 'command' and jq_submitter = any ((select drover.fellows())::name[])
+     union all
+    select jq_type, jq_state, jq_queued, jq_attempt, jq_starttime, null, jq_msq, jq_processedtime
+      from drover.our_beside_zones b
+     cross join lateral (select * from drover.jobqueue j where j.jq_pk = b.jq_pk limit 1) h
+     where jq_endtime is null and jq_type <> 'command')
+select jq_endtime as tally_at, interval '0' as tally_span, jq_type as tally_type, jq_state::text as tally_state,
+       1::bigint as tally_jobs,
+       case when jq_state in ('done', 'failed')
+            then array[drover.time_bin(drover.time_run(jq_msq, jq_processedtime, jq_starttime, jq_endtime))]
+            else '{}' end as tally_bins,
+       case when jq_state in ('done', 'failed') then array[1::bigint] else '{}' end as tally_counts
+  from jobs
+ where jq_endtime is not null
+ union all
+select jq_starttime, interval '0', jq_type, 'started', 1,
+       array[drover.time_bin(date_part('epoch', jq_starttime) - date_part('epoch', jq_queued))], array[1]
+  from jobs
+ where jq_starttime >= (select at from beginning) and jq_attempt > 0;
+
+-- ---------------------------------------------------------------- functions that use these
 
 do $do$
 declare
   changes text[][] := array[
+    array['count_ends(bigint[], text[])',
+          'date_part(''epoch'', jq_endtime) - date_part(''epoch'', jq_starttime)',
+          'drover.time_run(jq_msq, jq_processedtime, jq_starttime, jq_endtime)'],
+    array['recount_ends()', 'date_part(''epoch'', jq_endtime) - date_part(''epoch'', jq_starttime)',
+          'drover.time_run(jq_msq, jq_processedtime, jq_starttime, jq_endtime)'],
     array['filter_mistake(jsonb)', 'by,group,state,since,queued_since,', 'by,group,state,since,until,queued_since,ran_on,code,'],
     array['filter_mistake(jsonb)', 'when key in (''since'', ''queued_since'', ''text'')',
           'when key in (''since'', ''until'', ''queued_since'', ''text'')'],

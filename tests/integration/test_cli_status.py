@@ -26,7 +26,7 @@ def test_status_shows_owner_slots_jobs_and_queues(drover: Drover, many: psycopg.
         (OWNER, OWNER),
     )
     text = drover("status", "-v").out
-    assert "\ngroup default: alpha.77 is active since " in text
+    assert "\ngroup default: scheduler alpha.77 is active since " in text
     assert "   1  alpha  noop   ST_RUNNING" in text
     assert "Types that no scheduler serves" not in text
 
