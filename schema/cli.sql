@@ -230,6 +230,7 @@ jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_state::te
        jq_attempt as attempt, jq_done_host as run_host, jq_done_pid as run_pid,
        jq_queued as queued, jq_starttime as start, jq_endtime as end,
        jq_itemsprocessed as processed, jq_itemsfailed as failed, jq_itemstotal as total, {{progress}} as progress,
+       case when jq_state = 'queued' and jq_wait_until > now() then jq_retry_at end as next_try,
        b.condition, b.blocked_since, b.next_check, b.tries as checks, code, jq_args as args, jq_endtext as text
   from (select null::text as jq_end_code) as of_a_table,  -- which has no codes: the views in its place have them
        lateral (select j.*, jq_end_code as code from drover.jobqueue j) j
@@ -1032,9 +1033,21 @@ select type, sum(jobs)::bigint as jobs
 
 -- name: failure_stats
 -- Return how jobs failed since a time: of each type and code the number, the newest job and the text of its end, if it
--- is failed still: it may have been retried or removed.
+-- is failed still: it may have been retried or removed. And the most frequent texts among the 500 numbers up to that
+-- job, with their counts. Texts are alike if they differ in numbers and paths only.
 select type, code, jobs, newest,
-       (select left(jq_endtext, 200) from drover.jobqueue j where jq_pk = newest and jq_state = 'failed') as text
+       (select left(jq_endtext, 200) from drover.jobqueue j where jq_pk = newest and jq_state = 'failed') as text,
+       (select coalesce(jsonb_agg(jsonb_build_object('jobs', jobs, 'text', text) order by jobs desc, text), '[]')
+          from (
+            select count(*) as jobs, (array_agg(left(jq_endtext, 200) order by jq_pk desc))[1] as text
+              from drover.jobqueue j
+             where jq_pk between newest - 499 and newest and jq_state = 'failed' and jq_type = f.type
+               and jq_endtext is not null
+               and (select code from (select null::text as jq_end_code) as of_a_table,
+                                     lateral (select jq_end_code as code from (select j.*) one) c) = f.code
+             group by regexp_replace(
+               regexp_replace(left(jq_endtext, 300), '/[^[:space:]:;,]*', '/', 'g'), '[0-9]+', '0', 'g')
+             order by jobs desc, text limit 3) t) as texts
   from (
     select tally_type as type, tally_code as code, sum(tally_jobs)::bigint as jobs, max(tally_newest) as newest
       from drover.tally where {{tallied}} and tally_state = 'failed'

@@ -11,7 +11,7 @@ from typing import Any, Final
 from scheduler.cli.arguments import FILTERS, TIMES
 from scheduler.cli.database_session import Session, connect
 from scheduler.cli.job_lists import Found, find, reading
-from scheduler.cli.output import Table, as_json, clipped, failed, print_newest, warn
+from scheduler.cli.output import Table, as_json, cell, clipped, failed, print_newest, warn
 from scheduler.cli.wait import redraw
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
@@ -94,10 +94,19 @@ def brief(jobs: Table) -> Table:
     usual = {key for key, values in USUAL.items() if all(record[key] in values for record in records)}
     columns = [name for name in COLUMNS if name not in usual]
     for record in records:
+        record["text"] = _text_now(record)
         record["priority"] = ("!" if record["urgent"] else "") + record["priority"]
         for name, width in WIDTHS.items():
             record[name] = clipped(record[name], width) if record[name] else record[name]
     return Table("", tuple(columns), [tuple(record[name] for name in columns) for record in records], SPARE)
+
+
+def _text_now(record: dict[str, Any]) -> str | None:
+    """Return the text of a job; of one that waits it is of before, or says until when it waits for that."""
+    text: str | None = record["text"]
+    if not text or record["state"] not in (QUEUED, HELD):
+        return text
+    return f"next try at {cell(record['next_try'])}: {text}" if record["next_try"] else f"before: {text}"
 
 
 def hide(options: Namespace, config: Config) -> int:

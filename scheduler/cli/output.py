@@ -19,6 +19,7 @@ NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 UNSAFE: Final = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"))
 COMBINING: Final = frozenset(("Mn", "Me"))  # categories; some of them have no combining class
 WIDE: Final = frozenset("FW")  # of East Asian widths
+HEADINGS: Final = {"for_time": "wait for a time", "for_jobs": "wait for other jobs"}  # of columns
 GAP = "  "
 OK: Literal["ok"] = "ok"
 WARN: Literal["WARN"] = "WARN"
@@ -207,13 +208,18 @@ def print_fields(fields: Sequence[tuple[str, str]], title: str = "", marks: Sequ
 def aligned(table: Table) -> Iterator[str]:
     """Yield the lines of a table: title (unless empty), headings, rows; numbers to the right."""
     cells = [tuple(map(cell, row)) for row in table.rows]
-    widths = [max(map(width_of, column)) for column in zip(table.columns, *cells, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(map(heading, table.columns), *cells, strict=True)]
     if table.title:
         yield table.title
     numeric = [_all_are(values, int) for values in table.values()]
-    for line in (tuple(name.upper() for name in table.columns), *cells):
+    for line in (tuple(heading(name).upper() for name in table.columns), *cells):
         cut = (padded(c, w, to_right=n) for c, w, n in zip(line, widths, numeric, strict=True))
         yield GAP.join(cut).rstrip()
+
+
+def heading(name: str) -> str:
+    """Return the name of a column as people read it."""
+    return HEADINGS.get(name, name.replace("_", " "))
 
 
 def _all_are(values: Iterable[Any], *kinds: type) -> bool:

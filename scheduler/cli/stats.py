@@ -14,13 +14,14 @@ from typing import Any, Final
 from scheduler.cli.backlog import estimates, in_words
 from scheduler.cli.database_session import NOTHING, Session, connect
 from scheduler.cli.jobs import instant
-from scheduler.cli.output import Table, as_json, cell, print_table, printable, span, warn
+from scheduler.cli.output import Table, as_json, cell, clipped, print_table, printable, span, warn
 from scheduler.model.config import Config
 from scheduler.model.counters import BIN_ERROR, STARTED, quantile
 from scheduler.model.list_bounds import LISTED, UNBOUNDED, WORST, and_more
 from scheduler.model.states import DONE, FAILED
 
 SHOW_ALL: Final = "drover stats --all shows them"
+TEXT_WIDTH: Final = 80  # of one of several texts
 REASONS: Final = 20  # of failures, and agents with errors
 LOG_LINES: Final = 100_000  # the newest, which errors are looked for in
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -58,7 +59,7 @@ def show_stats(options: Namespace, config: Config) -> int:
     for table in stats.tables.values():
         if table and table.rows:
             print()
-            print_table(briefly(table))
+            print_table(with_texts(briefly(table)))
             if table.left:
                 print(and_more(table.left, how=SHOW_ALL))
     for sentence in stats.unseen:
@@ -149,6 +150,20 @@ def briefly(table: Table) -> Table:
         for row in table.records()
     ]
     return Table(table.title, columns, rows, ("items",), table.left)
+
+
+def with_texts(table: Table) -> Table:
+    """Return a table of failures as people read it: of several texts each with the number of jobs that have it."""
+    if "texts" not in table.columns:
+        return table
+    columns = [name for name in table.columns if name != "texts"]
+    records = [row | {"text": _texts(row)} for row in table.records()]
+    return Table(table.title, tuple(columns), [tuple(row[name] for name in columns) for row in records])
+
+
+def _texts(row: Mapping[str, Any]) -> str | None:
+    several = [f"{each['jobs']:,} x {clipped(each['text'], TEXT_WIDTH)}" for each in row["texts"]]
+    return "; ".join(several) if len(several) > 1 else row["text"]
 
 
 def brief(seconds: float | None) -> str:

@@ -100,7 +100,10 @@ def _status(ends: Collection[End], asked: int, limit_s: float) -> int:
 def warn_of_inactive_groups(session: Session, jobs: Collection[int]) -> None:
     """Warn of each group whose jobs these are and that has no active scheduler."""
     for (group,) in session.rows("inactive_groups", jobs=list(jobs)):
-        warn(f"no scheduler is active for group {group}: the job waits until one is; start it with drover run")
+        warn(
+            f"no scheduler is active for group {group}: the job waits until one is; start it with drover run,"
+            " unless one is just starting"
+        )
 
 
 def why_waiting(session: Session, jobs: Collection[int]) -> str:

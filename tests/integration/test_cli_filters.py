@@ -71,6 +71,15 @@ def test_ls_shows_ends_if_a_job_has_one(drover: Drover, mixed: psycopg.Connectio
     assert "END" not in drover("ls", "-S", "queued").out.splitlines()[0].split()
 
 
+def test_ls_sorts_by_how_long_an_agent_had_a_job(drover: Drover, mixed: psycopg.Connection) -> None:
+    """Job 1 waited an hour for its agent, and took a second; job 2 took a minute."""
+    mixed.execute("update drover.jobqueue set jq_starttime = now() - interval '1 h', jq_endtime = now(),"
+                  " jq_processedtime = interval '1 s' where jq_pk = 1")  # fmt: skip
+    mixed.execute("update drover.jobqueue set jq_starttime = now() - interval '1 h', jq_endtime = now(),"
+                  " jq_processedtime = interval '1 min' where jq_pk = 2")  # fmt: skip
+    assert listed(drover, "--sort ran -S done -S failed") == [1, 2]
+
+
 def test_ls_refuses_a_time_that_is_none(drover: Drover, mixed: psycopg.Connection) -> None:
     done = drover("ls", "--since", "soon")
     assert done.status == 2

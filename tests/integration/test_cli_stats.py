@@ -103,6 +103,24 @@ def test_stats_has_the_age_of_the_backlog_of_each_queue(drover: Drover, active: 
     assert (backlog["queue"], backlog["jobs"], backlog["oldest"] >= 3600) == ("default", 2, True)
 
 
+def test_stats_shows_the_most_frequent_texts_of_failures_with_their_counts(
+    drover: Drover, active: psycopg.Connection
+) -> None:
+    for text, jobs in (("no such file /a/1", 2), ("connection 7 timed out", 4), ("one", 1), ("zebra", 1)):
+        for n in range(jobs):
+            end(active, "noop", 0, 1, state="failed", text=text.replace("7", str(n)))
+    end(active, "noop", 0, 1, state="failed", text="timeout: ran longer than 5 s")
+    recount(active)
+    (found,) = [row for row in stats(drover)["failures"] if row["code"] == "agent_error"]
+    assert found["texts"] == [
+        {"jobs": 4, "text": "connection 3 timed out"}, {"jobs": 2, "text": "no such file /a/1"},
+        {"jobs": 1, "text": "one"},
+    ]  # fmt: skip
+    shown = drover("stats").out
+    assert "4 x connection 3 timed out; 2 x no such file /a/1; 1 x one\n" in shown
+    assert "timeout: ran longer than 5 s\n" in shown
+
+
 def test_stats_groups_failures_by_code_with_the_newest_job(drover: Drover, active: psycopg.Connection) -> None:
     jobs = [end(active, "noop", 0, 1, state="failed", text=f"exit status 3: {n}") for n in range(2)]
     recount(active)

@@ -4,11 +4,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
+from scheduler.cli.database_session import open_session
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent
-from tests.integration.puppets import Meeting, puppet, rows, settings
+from tests.integration.puppets import LOCAL, Meeting, puppet, rows, settings
 from tests.integration.test_commands import told
 from tests.patience import LONG_PATIENCE_S
 
@@ -234,3 +236,51 @@ def test_why_of_a_query_whose_agents_are_throttled_says_since_until_and_why(laun
     pk = daemon.insert(jq_type="a", jq_args=query, jq_msq=True)
     resting = r"agent type a failed, next try [-:+ \d]+, resting since [-:+ \d]+: .*SIGKILL"
     daemon.until(lambda: re.fullmatch(rf"running: \d+ of 30 items,.* and no more is begun: {resting}", daemon.why(pk)))
+
+
+def assert_why_matches(daemon: Daemon, pk: int, pattern: str) -> None:
+    """Fail unless the reason becomes one that fits."""
+    daemon.until(
+        lambda: re.fullmatch(pattern, daemon.why(pk)), what=f"why does not say {pattern!r}, but {daemon.why(pk)!r}"
+    )
+
+
+def test_why_names_the_item_rate_of_a_type_and_when_the_next_item_begins(launch: Launch) -> None:
+    daemon = launch(LOCAL + puppet("a", slots=2, item_rate=0.001))
+    first, second, *_, last = daemon.insert_all([{"jq_type": "a", "jq_args": ":"}] * 50)
+    daemon.wait(first)
+    rate = (
+        r"agent type a has reached its item_rate of 0\.001 a second, the next at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+\d\d"
+    )
+    assert_why_matches(daemon, second, f"claimed, waits for an agent: {rate}")
+    assert_why_matches(daemon, last, f"waits its turn: {rate}|claimed, waits for an agent: {rate}")
+    reasons = [row["reason"] for row in reasons_of_all(daemon)]
+    assert reasons
+    assert all("has reached its item_rate of 0.001 a second, the next at " in reason for reason in reasons)
+    (daemon.folder / "conf.d" / "test.toml").write_text(LOCAL + puppet("a", slots=2))
+    told(daemon, "reload")
+    assert daemon.wait(last)["jq_state"] == "done"
+
+
+def reasons_of_all(daemon: Daemon) -> list[dict[str, Any]]:
+    """Return the rows of `drover why --all`."""
+    with open_session(daemon.database) as session:
+        return session.records("reasons", most=100)
+
+
+def test_why_names_the_session_that_has_the_row_of_a_job_locked(launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(LOCAL + puppet("a"))
+    here = busy(daemon, meeting, jq_type="a")
+    pk = daemon.insert(jq_type="a", jq_args=":")
+    with psycopg.connect(daemon.database, application_name="bobs tool") as other:
+        other.execute("select from drover.jobqueue where jq_pk in (%s, %s) for update", (pk, here))
+        pid = other.info.backend_pid
+        locked = rf"its row is locked by pid {pid}, user postgres, application bobs tool, for \d+ \w+; next: end that"
+        end = rf" transaction, as with select pg_terminate_backend\({pid}\)"
+        assert_why_matches(daemon, pk, rf"(claimed; )?{locked}{end}")
+        assert_why_matches(daemon, here, rf"running on host .*; {locked}{end}")
+        assert any(re.search(locked, row["reason"]) for row in reasons_of_all(daemon))
+        other.rollback()
+        assert_why_matches(daemon, pk, ".*every agent of the type is busy.*")
+    meeting.let_go(1)
+    assert [row["jq_state"] for row in daemon.wait_all([here, pk])] == ["done", "done"]
