@@ -1,6 +1,7 @@
 """ls, retry, cancel and flush by filters, on a real database, and once by the real daemon."""
 
 import json
+import re
 from pathlib import Path
 
 import psycopg
@@ -69,6 +70,20 @@ def test_ls_chooses_and_sorts_jobs_r59_r61(
 def test_ls_shows_ends_if_a_job_has_one(drover: Drover, mixed: psycopg.Connection) -> None:
     assert "END" in drover("ls").out.splitlines()[0].split()
     assert "END" not in drover("ls", "-S", "queued").out.splitlines()[0].split()
+
+
+def test_ls_says_that_the_text_of_a_job_that_waits_is_of_before(drover: Drover, active: psycopg.Connection) -> None:
+    first, second = insert(active), insert(active)
+    active.execute("update drover.jobqueue set jq_endtext = 'blocked: quota:a' where jq_pk = %s", (first,))
+    active.execute("update drover.jobqueue set jq_endtext = 'exit status 7', jq_retry_at = now() + interval '1 d',"
+                   " jq_wait_until = now() + interval '1 d' where jq_pk = %s", (second,))  # fmt: skip
+    done = drover("ls").out.splitlines()
+    assert done[1].endswith("  before: blocked: quota:a")
+    assert re.search(r"  next try at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d: exit status 7$", done[2])
+    rows = [json.loads(line) for line in drover("ls", "--json").out.splitlines()]
+    assert [(row["text"], row["next_try"] is None) for row in rows] == [
+        ("blocked: quota:a", True), ("exit status 7", False)
+    ]  # fmt: skip
 
 
 def test_ls_sorts_by_how_long_an_agent_had_a_job(drover: Drover, mixed: psycopg.Connection) -> None:

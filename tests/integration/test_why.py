@@ -174,12 +174,12 @@ def test_why_says_that_a_query_waits_for_a_connection_then_for_its_own_end_f44(l
     daemon = launch(settings(expansions=1) + "[hosts.h1]\n" + rows("a", 'eval "$act"', slots=2))
     slow = "select 1 as n, ':' as act, pg_sleep(6)::text as z"
     first, second, third = (daemon.insert(jq_type="a", jq_msq=True, jq_args=slow) for _ in range(3))
-    assert_why(daemon, first, "in hand: its query is running")
-    assert_why(daemon, second, "in hand: waits for an expansion connection")
+    assert_why(daemon, first, "claimed: its query is running")
+    assert_why(daemon, second, "claimed: waits for an expansion connection")
     assert_why(daemon, third, "waits its turn: others of its type wait for an expansion connection")
     daemon.wait(first)
-    assert_why(daemon, second, "in hand: its query is running")
-    assert_why(daemon, third, "in hand: waits for an expansion connection")
+    assert_why(daemon, second, "claimed: its query is running")
+    assert_why(daemon, third, "claimed: waits for an expansion connection")
     daemon.wait_all([second, third])
 
 
