@@ -128,7 +128,8 @@ grant execute on function drover.about(float8), drover.items(drover.jobqueue), d
   drover.progress(bigint, bigint, bigint, interval, timestamptz),
   drover.end_code(drover.job_state, text, integer, text, integer, text), drover.shown_code(drover.jobqueue),
   drover.word(text, integer), drover.has_token(drover.jobqueue), drover.takes_priority(text, text),
-  drover.time_bin(double precision), drover.why_later(text)
+  drover.time_bin(double precision), drover.time_run(boolean, interval, timestamptz, timestamptz), drover.lockers(),
+  drover.why_later(text)
   to drover_scheduler, drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 
 -- drover_frontend inserts jobs of one parameter and reads its own. It cannot set their submitter, nor what the

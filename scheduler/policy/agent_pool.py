@@ -83,7 +83,7 @@ class Pool(Generic[JobT]):
         self.rate = 0.0  # items a second
         # Jobs that were done and had nothing more to say, since they were last counted: by host, and bin of time.
         self.plain_ends: dict[tuple[str, int], int] = defaultdict(int)
-        self.ran = Times()  # from claim to end, of all jobs that have ended
+        self.ran = Times()  # how long jobs ran that have ended
         self.worked_s = 0.0  # of agents
         self.row_bytes = 0.0  # of the parameter of a row that was claimed, on the average
         self.rated_at = 0.0

@@ -251,7 +251,8 @@ def conclude(state: State, job: Job, now: float) -> None:
         state.outbox.save(_shortened(row), () if job.query is None else job.query.failures)  # after its log lines
     if ended not in TERMINAL:
         return
-    seconds = job.rules.elapsed + now - job.since  # counted here: a call for each job would cost more
+    # One of one parameter ran while an agent had it. Counted here: a call for each job would cost more.
+    seconds = worked_s if job.query is None and worked_s else job.rules.elapsed + now - job.since
     pool.ran.counts[bisect_left(BOUNDS, seconds)] += 1
     pool.ran.total += seconds
     if state.reports_ends:
