@@ -31,6 +31,7 @@ USUAL: Final = {  # a column that has no other values is left out
     "name": (None,), "queue": ("default", None), "end": (None,), "blocked_since": (None,), "next_check": (None,),
     "progress": (None,),
 }  # fmt: skip
+IN_PROGRESS: Final = "in progress"
 WIDTHS: Final = {"args": 48, "text": 60}
 # On a narrow terminal columns are left out, these first.
 SPARE: Final = (
@@ -104,6 +105,8 @@ def brief(jobs: Table) -> Table:
 def _text_now(record: dict[str, Any]) -> str | None:
     """Return the text of a job; of one that waits it is of before, or says until when it waits for that."""
     text: str | None = record["text"]
+    if (record["state"], text) == (CLAIMED, IN_PROGRESS):  # it waits for an agent
+        return None
     if not text or record["state"] not in (QUEUED, HELD):
         return text
     return f"next try at {cell(record['next_try'])}: {text}" if record["next_try"] else f"before: {text}"
