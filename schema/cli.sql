@@ -501,7 +501,10 @@ select reason, sum(jobs)::bigint as jobs, count(distinct type) as kinds,
                 when waits_for = 'time' and e.jq_retry_at is not null then drover.why_later(e.jq_endtext)
                 when waits_for = 'time' then 'waits until the time that it asks for'
                 when condition is not null then 'blocked on the condition ' || condition
-                else coalesce((select reason from drover.why where jq_pk = k.example), k.state) end as reason
+                else (select case when k.jobs > 1 and w like '%its row is locked by %' then 'the first of them: '
+                                  else '' end || w
+                        from coalesce((select reason from drover.why where jq_pk = k.example), k.state) as w) end
+             as reason
       from (
         select s.type, s.state::text as state, s.waits_for, null as condition, s.jobs, s.place,
                case when s.place <= :most::bigint
