@@ -2548,18 +2548,20 @@ begin
 end $$;
 
 CREATE FUNCTION drover.lockers(OUT locker xid, OUT says text) RETURNS SETOF record
-    LANGUAGE sql STABLE SECURITY DEFINER ROWS 10
+    LANGUAGE sql STABLE ROWS 10
     SET search_path TO 'drover', 'pg_temp'
     AS $$
   select transactionid,
          'its row is locked by '
-           || coalesce('pid ' || pid || ', user ' || usename || coalesce(', application ' || nullif(application_name, ''), '')
+           || coalesce('pid ' || pid || ', user ' || usename
+                         || coalesce(', application ' || nullif(application_name, ''), '')
                          || coalesce(', for ' || drover.about(date_part('epoch', clock_timestamp() - xact_start)), '')
                          || '; next: end that transaction, as with select pg_terminate_backend(' || pid || ')',
                        'a prepared transaction; next: commit it or roll it back, see pg_prepared_xacts')
     from pg_catalog.pg_locks left join pg_catalog.pg_stat_activity using (pid)
    where locktype = 'transactionid' and mode = 'ExclusiveLock' and granted
-     and coalesce(xact_start < clock_timestamp() - interval '1 second', true)
+     and coalesce(xact_start < clock_timestamp() - interval '1 second',
+                  application_name not like 'drover%', true)
 $$;
 
 COMMENT ON FUNCTION drover.lockers(OUT locker xid, OUT says text) IS 'sessions that have had a transaction open for more than a second, for drover.why';

@@ -5,32 +5,36 @@ alter table drover.agent add column agent_item_next timestamptz;
 comment on column drover.agent.agent_item_next is
   'when its item_rate lets the next item begin, if that is more than a second away';
 
--- Return the transactions that may have rows locked for more than a second, each with the session that they are of.
+-- Return the transactions that may have rows locked for more than a second, each with the session that they are of. Who
+-- asks without pg_read_all_stats does not see since when, nor what the scheduler locks for a moment.
 create function drover.lockers(out locker xid, out says text) returns setof record
-language sql stable security definer set search_path = drover, pg_temp rows 10 as $$
+language sql stable set search_path = drover, pg_temp rows 10 as $$
   select transactionid,
          'its row is locked by '
-           || coalesce('pid ' || pid || ', user ' || usename || coalesce(', application ' || nullif(application_name, ''), '')
+           || coalesce('pid ' || pid || ', user ' || usename
+                         || coalesce(', application ' || nullif(application_name, ''), '')
                          || coalesce(', for ' || drover.about(date_part('epoch', clock_timestamp() - xact_start)), '')
                          || '; next: end that transaction, as with select pg_terminate_backend(' || pid || ')',
                        'a prepared transaction; next: commit it or roll it back, see pg_prepared_xacts')
     from pg_catalog.pg_locks left join pg_catalog.pg_stat_activity using (pid)
    where locktype = 'transactionid' and mode = 'ExclusiveLock' and granted
-     and coalesce(xact_start < clock_timestamp() - interval '1 second', true)
+     and coalesce(xact_start < clock_timestamp() - interval '1 second',
+                  application_name not like 'drover%', true)
 $$;
-comment on function drover.lockers is 'sessions that have had a transaction open for more than a second, for drover.why';
+comment on function drover.lockers is
+  'sessions that have had a transaction open for more than a second, for drover.why';
 
 -- Return how many seconds a job ran: one of one parameter as long as an agent had it, without the wait for that agent.
-create function drover.time_run(is_query boolean, worked interval, started timestamptz, ended timestamptz) returns float8
-language sql stable parallel safe as $$
+create function drover.time_run(is_query boolean, worked interval, started timestamptz, ended timestamptz)
+returns float8 language sql stable parallel safe as $$
   select case when not is_query and ended is not null and worked > interval '0' then date_part('epoch', worked)
               else date_part('epoch', coalesce(ended, now())) - date_part('epoch', started) end
 $$;
 
 create or replace view drover.why as
 select r.jq_pk, r.jq_type, r.jq_state,
-       coalesce(d.says, a.says, k.says, l.says, regexp_replace(r.says, '^in hand', 'claimed') || coalesce(n.says, '')) || coalesce(drover.shown_code(j), '')
-         || coalesce(': ' || r.text, '') as reason
+       coalesce(d.says, a.says, k.says, l.says, regexp_replace(r.says, '^in hand', 'claimed') || coalesce(n.says, ''))
+         || coalesce(drover.shown_code(j), '') || coalesce(': ' || r.text, '') as reason
   from drover.reason r
   join drover.jobqueue j on j.jq_pk = r.jq_pk
   left join drover.awaited a on a.jq_pk = r.jq_pk and r.jq_state = 'blocked'
@@ -39,7 +43,8 @@ select r.jq_pk, r.jq_type, r.jq_state,
   left join lateral (
     select says from drover.runs_detached where jq_pk = r.jq_pk and r.jq_state = 'running' offset 0) d on true
   left join lateral (
-    select case when r.jq_state = 'queued' then '' when r.jq_state = 'claimed' then 'claimed; ' else r.says || '; ' end
+    select case when r.jq_state = 'queued' then '' when r.jq_state = 'claimed' then 'claimed; '
+                else r.says || '; ' end
              || w.says as says
       from drover.lockers() w
      where w.locker = j.xmax and r.jq_state in ('queued', 'claimed', 'running')
@@ -52,8 +57,8 @@ select r.jq_pk, r.jq_type, r.jq_state,
 
 create or replace view drover.why_masked as
 select r.jq_pk, r.jq_type, r.jq_state,
-       coalesce(d.says, a.says, k.says, l.says, regexp_replace(r.says, '^in hand', 'claimed') || coalesce(n.says, '')) || coalesce(drover.shown_code(j), '')
-         as reason
+       coalesce(d.says, a.says, k.says, l.says, regexp_replace(r.says, '^in hand', 'claimed') || coalesce(n.says, ''))
+         || coalesce(drover.shown_code(j), '') as reason
   from drover.reason r
   join drover.jobqueue j on j.jq_pk = r.jq_pk
   left join drover.awaited a on a.jq_pk = r.jq_pk and r.jq_state = 'blocked'
@@ -62,7 +67,8 @@ select r.jq_pk, r.jq_type, r.jq_state,
   left join lateral (
     select says from drover.runs_detached where jq_pk = r.jq_pk and r.jq_state = 'running' offset 0) d on true
   left join lateral (
-    select case when r.jq_state = 'queued' then '' when r.jq_state = 'claimed' then 'claimed; ' else r.says || '; ' end
+    select case when r.jq_state = 'queued' then '' when r.jq_state = 'claimed' then 'claimed; '
+                else r.says || '; ' end
              || w.says as says
       from drover.lockers() w
      where w.locker = j.xmax and r.jq_state in ('queued', 'claimed', 'running')
@@ -119,7 +125,8 @@ declare
           'drover.time_run(jq_msq, jq_processedtime, jq_starttime, jq_endtime)'],
     array['recount_ends()', 'date_part(''epoch'', jq_endtime) - date_part(''epoch'', jq_starttime)',
           'drover.time_run(jq_msq, jq_processedtime, jq_starttime, jq_endtime)'],
-    array['filter_mistake(jsonb)', 'by,group,state,since,queued_since,', 'by,group,state,since,until,queued_since,ran_on,code,'],
+    array['filter_mistake(jsonb)', 'by,group,state,since,queued_since,',
+          'by,group,state,since,until,queued_since,ran_on,code,'],
     array['filter_mistake(jsonb)', 'when key in (''since'', ''queued_since'', ''text'')',
           'when key in (''since'', ''until'', ''queued_since'', ''text'')'],
     array['filter_mistake(jsonb)', 'when wrong in (''since'', ''queued_since'')',

@@ -272,6 +272,7 @@ def test_why_names_the_session_that_has_the_row_of_a_job_locked(launch: Launch, 
     daemon = launch(LOCAL + puppet("a"))
     here = busy(daemon, meeting, jq_type="a")
     pk = daemon.insert(jq_type="a", jq_args=":")
+    daemon.until(lambda: daemon.row(here)["jq_state"] == "running")
     with psycopg.connect(daemon.database, application_name="bobs tool") as other:
         other.execute("select from drover.jobqueue where jq_pk in (%s, %s) for update", (pk, here))
         pid = other.info.backend_pid
