@@ -9,17 +9,15 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from functools import lru_cache
 from itertools import accumulate, takewhile
 from typing import Any, Final, Literal
+
+from scheduler.cli.columns import columns_of, heading, padded, width_of
 
 NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 # Unicode categories: control, format (reorders or hides text), private use, surrogates (from \udc80 on a byte that is
 # not UTF-8, see cli/database_session.py), unassigned, and what separates lines. Blanks of any width are shown.
 UNSAFE: Final = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"))
-COMBINING: Final = frozenset(("Mn", "Me"))  # categories; some of them have no combining class
-WIDE: Final = frozenset("FW")  # of East Asian widths
-HEADINGS: Final = {"for_time": "wait for a time", "for_jobs": "wait for other jobs"}  # of columns
 GAP = "  "
 OK: Literal["ok"] = "ok"
 WARN: Literal["WARN"] = "WARN"
@@ -66,32 +64,14 @@ def printable_lines(text: str) -> str:
     return "".join(c if c in "\n\t" else _escaped(c) for c in text)
 
 
-def width_of(text: str) -> int:
-    """Return how many columns of a terminal a printable text takes: two a wide character, none one that combines."""
-    return len(text) if text.isascii() else sum(map(_columns, text))
-
-
-def padded(text: str, width: int, *, to_right: bool = False) -> str:
-    """Return the text with blanks, so that it takes so many columns of a terminal at least."""
-    blanks = " " * (width - width_of(text))
-    return blanks + text if to_right else text + blanks
-
-
 def clipped(text: str, width: int) -> str:
     """Return one line of at most so many columns of a terminal; a cut is marked."""
     most = 4 * width + 1  # characters, however many of them combine
     line = printable(text[:most])
     if len(text) <= most and width_of(line) <= width:
         return line
-    ends = accumulate(map(_columns, line))
+    ends = accumulate(map(columns_of, line))
     return line[: sum(1 for _ in takewhile(lambda end: end < width, ends))] + "…"
-
-
-@lru_cache(maxsize=4096)
-def _columns(c: str) -> int:
-    if unicodedata.combining(c) or unicodedata.category(c) in COMBINING:
-        return 0
-    return 2 if unicodedata.east_asian_width(c) in WIDE else 1
 
 
 def _escaped(c: str) -> str:
@@ -215,11 +195,6 @@ def aligned(table: Table) -> Iterator[str]:
     for line in (tuple(heading(name).upper() for name in table.columns), *cells):
         cut = (padded(c, w, to_right=n) for c, w, n in zip(line, widths, numeric, strict=True))
         yield GAP.join(cut).rstrip()
-
-
-def heading(name: str) -> str:
-    """Return the name of a column as people read it."""
-    return HEADINGS.get(name, name.replace("_", " "))
 
 
 def _all_are(values: Iterable[Any], *kinds: type) -> bool:

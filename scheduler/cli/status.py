@@ -18,6 +18,7 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, Final
 
+from scheduler.cli.columns import width_of
 from scheduler.cli.config_files import EMBEDDED, load, locate, shipped
 from scheduler.cli.database_session import MASKED, NOTHING, Session, connect
 from scheduler.cli.embedded_database import embedded_directory
@@ -35,7 +36,7 @@ from scheduler.cli.health import (
     sentence,
 )
 from scheduler.cli.job_totals import Counts, busy_agents, jobs_by_type, jobs_line, live_jobs, slots_line, totals
-from scheduler.cli.output import Table, as_json, print_fields, print_table, printable, width_of
+from scheduler.cli.output import Table, as_json, print_fields, print_table, printable
 from scheduler.cli.wait import WAITING_NAME, redraw
 from scheduler.errors import ConfigError, DroverError, NoDatabaseYetError
 from scheduler.model.config import Config

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scheduler.cli.output import heading, width_of
+from scheduler.cli.columns import heading, width_of
 
 STATE_COLUMNS: Final = {"state", "outcome", "role", "warning", "status"}  # whose words say how things are
 STYLES: Final = {

@@ -23,6 +23,7 @@ import psycopg
 from rich.text import Text
 
 from scheduler.cli.answers import send
+from scheduler.cli.columns import padded
 from scheduler.cli.database_session import Session, connect
 from scheduler.cli.health import (
     CRITICAL,
@@ -37,7 +38,7 @@ from scheduler.cli.health import (
     sentence,
 )  # fmt: skip
 from scheduler.cli.job_totals import ENDED, is_idle, jobs_line, slots_line, totals
-from scheduler.cli.output import cell, clipped, padded, printable
+from scheduler.cli.output import cell, clipped, printable
 from scheduler.cli.status import shares
 from scheduler.cli.terminal import STYLES
 from scheduler.errors import ConfigError, DroverError

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from scheduler.cli.columns import width_of
 from scheduler.cli.job_totals import jobs_by_type
 from scheduler.cli.jobs import brief, states
-from scheduler.cli.output import Table, aligned, as_json, cell, clipped, printable, printable_lines, span, width_of
+from scheduler.cli.output import Table, aligned, as_json, cell, clipped, printable, printable_lines, span
 from scheduler.cli.parser import parse
 from scheduler.cli.show import log_line
 from scheduler.cli.status import headline, standby_notes
