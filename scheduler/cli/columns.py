@@ -29,5 +29,5 @@ def columns_of(c: str) -> int:
 
 
 def heading(name: str) -> str:
-    """Return the name of a column as people read it."""
-    return HEADINGS.get(name, name.replace("_", " "))
+    """Return the name of a column as people read it; states of slots stay as they are spelt everywhere."""
+    return name if name.startswith("ST_") else HEADINGS.get(name, name.replace("_", " "))
