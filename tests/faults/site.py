@@ -358,6 +358,8 @@ class Site:
         self.command(f"schedule-run s{self._tokens}")
         for words in ("reset", "host-enable local", "agent-enable line", "flush 5", "unblock nothing", *QUEUE_COMMANDS):
             self.command(words)
+        self.command("add-queue rates 2")  # it stays: what another rate put off is freed in passes of seconds
+        self.command(f"set-rate rates rate={1000 + self._tokens}")
         with self._front.transaction():
             freed, iced, suspected = (self._queue("line", jq_state="held") for _ in range(3))
             by_hand = self._queue("line", jq_mode="manual")
