@@ -22,7 +22,7 @@ LONG_PATIENCE_S = 3 * PATIENCE_S  # for servers to start, and for many things on
 
 
 class Deadline:
-    """The end of a wait: so many seconds after now, and later if the machine is busier then than when the tests began."""
+    """The end of a wait: so many seconds after now, and later if the machine is busier then than at the beginning."""
 
     def __init__(self, seconds: float = PATIENCE_S) -> None:
         self.seconds = seconds
