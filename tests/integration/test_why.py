@@ -77,7 +77,7 @@ def test_why_names_every_full_host_j18(launch: Launch, meeting: Meeting) -> None
     told(daemon, "host-max h2 2")
     daemon.wait_all([first, second])
     meeting.let_go(2)
-    daemon.wait_all(here)
+    assert daemon.wait_all(here)
 
 
 def test_why_says_that_every_agent_of_the_type_is_busy_f43(launch: Launch, meeting: Meeting) -> None:
@@ -89,7 +89,7 @@ def test_why_says_that_every_agent_of_the_type_is_busy_f43(launch: Launch, meeti
     assert_why(daemon, second, "waits its turn: every agent of the type is busy")
     assert_why(daemon, bound[1], "waits its turn: every agent of the type is busy on host h1")
     meeting.let_go(2)
-    daemon.wait_all([*here, first, second, *bound])
+    assert daemon.wait_all([*here, first, second, *bound])
 
 
 def test_why_says_that_agents_of_the_type_are_starting_f43(launch: Launch, meeting: Meeting) -> None:
@@ -99,7 +99,7 @@ def test_why_says_that_agents_of_the_type_are_starting_f43(launch: Launch, meeti
     meeting.hear()
     assert_why(daemon, first, "claimed, waits for an agent: its agents are starting")
     meeting.let_go()
-    daemon.wait_all([first, second])
+    assert daemon.wait_all([first, second])
 
 
 def test_why_names_a_disabled_host_for_claimed_jobs_as_well_c35(launch: Launch, meeting: Meeting) -> None:
@@ -112,7 +112,7 @@ def test_why_names_a_disabled_host_for_claimed_jobs_as_well_c35(launch: Launch, 
     assert_why(daemon, second, "host h1 is disabled")
     meeting.let_go()
     told(daemon, "host-enable h1")
-    daemon.wait_all([here, first, second])
+    assert daemon.wait_all([here, first, second])
 
 
 def test_why_names_all_disabled_hosts_for_jobs_of_any_host_c35(launch: Launch) -> None:
@@ -123,7 +123,7 @@ def test_why_names_all_disabled_hosts_for_jobs_of_any_host_c35(launch: Launch) -
     assert_why(daemon, first, "claimed, waits for an agent: host h1 is disabled; host h2 is disabled")
     assert_why(daemon, second, "host h1 is disabled; host h2 is disabled")
     told(daemon, "host-enable h2")
-    daemon.wait_all([first, second])
+    assert daemon.wait_all([first, second])
 
 
 def test_why_says_that_a_query_rests_while_its_type_or_hosts_are_disabled_c35(launch: Launch, meeting: Meeting) -> None:
@@ -139,7 +139,7 @@ def test_why_says_that_a_query_rests_while_its_type_or_hosts_are_disabled_c35(la
     assert_why(daemon, pk, "running: 0 of 3 items, and no more is begun: host h1 is disabled")
     told(daemon, "host-enable h1")
     meeting.let_go(3)
-    daemon.wait(pk)
+    assert daemon.wait(pk)
 
 
 def test_why_names_the_queue_for_which_agents_are_reserved_t45(launch: Launch, meeting: Meeting) -> None:
@@ -148,7 +148,7 @@ def test_why_names_the_queue_for_which_agents_are_reserved_t45(launch: Launch, m
     waiting = [daemon.insert(jq_type="a", jq_args=":") for _ in range(2)]
     assert_why(daemon, waiting[1], "waits its turn; agents are reserved for queue high")
     meeting.let_go()
-    daemon.wait_all([here, *waiting])
+    assert daemon.wait_all([here, *waiting])
 
 
 def test_why_says_that_the_queue_is_paused_until_it_is_resumed_j79(launch: Launch) -> None:
@@ -156,7 +156,7 @@ def test_why_says_that_the_queue_is_paused_until_it_is_resumed_j79(launch: Launc
     pk = daemon.insert(jq_type="a", jq_args=":", jq_queue="heavy")
     assert_why(daemon, pk, "queue heavy is paused")
     daemon.execute("update drover.queue set queue_paused = false where queue_name = 'heavy'")
-    daemon.wait(pk)
+    assert daemon.wait(pk)
 
 
 def test_why_says_that_the_queue_is_full_until_it_is_not_j18(launch: Launch, meeting: Meeting) -> None:
@@ -166,7 +166,7 @@ def test_why_says_that_the_queue_is_full_until_it_is_not_j18(launch: Launch, mee
     assert_why(daemon, waiting, "queue heavy is full")
     daemon.wait(daemon.insert(jq_type="a", jq_args=":"))
     meeting.let_go()
-    daemon.wait_all([here, waiting])
+    assert daemon.wait_all([here, waiting])
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_why_says_that_a_query_waits_for_a_connection_then_for_its_own_end_f44(l
     daemon.wait(first)
     assert_why(daemon, second, "claimed: its query is running")
     assert_why(daemon, third, "claimed: waits for an expansion connection")
-    daemon.wait_all([second, third])
+    assert daemon.wait_all([second, third])
 
 
 @pytest.mark.slow
@@ -235,12 +235,14 @@ def test_why_of_a_query_whose_agents_are_throttled_says_since_until_and_why(laun
     query = "select n from generate_series(1, 30) n"
     pk = daemon.insert(jq_type="a", jq_args=query, jq_msq=True)
     resting = r"agent type a failed, next try [-:+ \d]+, resting since [-:+ \d]+: .*SIGKILL"
-    daemon.until(lambda: re.fullmatch(rf"running: \d+ of 30 items,.* and no more is begun: {resting}", daemon.why(pk)))
+    assert daemon.until(
+        lambda: re.fullmatch(rf"running: \d+ of 30 items,.* and no more is begun: {resting}", daemon.why(pk))
+    )
 
 
 def assert_why_matches(daemon: Daemon, pk: int, pattern: str) -> None:
     """Fail unless the reason becomes one that fits."""
-    daemon.until(
+    assert daemon.until(
         lambda: re.fullmatch(pattern, daemon.why(pk)), what=f"why does not say {pattern!r}, but {daemon.why(pk)!r}"
     )
 
@@ -272,7 +274,7 @@ def test_why_names_the_session_that_has_the_row_of_a_job_locked(launch: Launch, 
     daemon = launch(LOCAL + puppet("a"))
     here = busy(daemon, meeting, jq_type="a")
     pk = daemon.insert(jq_type="a", jq_args=":")
-    daemon.until(lambda: daemon.row(here)["jq_state"] == "running")
+    assert daemon.until(lambda: daemon.row(here)["jq_state"] == "running")
     with psycopg.connect(daemon.database, application_name="bobs tool") as other:
         other.execute("select from drover.jobqueue where jq_pk in (%s, %s) for update", (pk, here))
         pid = other.info.backend_pid
