@@ -185,13 +185,12 @@ def read_group(session: Session, name: str) -> dict[str, Any]:
 
 
 def headline(group: Mapping[str, Any]) -> str:
-    """Return one line: who owns the group, and when its lease ends."""
+    """Return one line: who owns the group."""
     name = printable(group["name"])
     if not group["active"]:
         return f"group {name}: no scheduler is active; start one with drover run"
     owner = f"{group['host']}.{group['pid']}" if group["host"] else str(group["owner"])
-    since, left = cell(group["since"]), cell(group["lease_left"])
-    return f"group {name}: {printable(owner)} is active since {since}, its lease ends in {left}"
+    return f"group {name}: scheduler {printable(owner)} is active since {cell(group['since'])}"
 
 
 def group_warnings(session: Session, group: str, most: int = WORST) -> Iterator[Row]:
