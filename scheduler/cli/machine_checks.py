@@ -27,6 +27,7 @@ from scheduler.drivers.process_spec import (
     users_of,
 )
 from scheduler.drivers.ssh_host import SshHost, ssh_hosts
+from scheduler.drivers.ssh_protocol import SshSettings
 from scheduler.drivers.trusted_files import who_may_write
 from scheduler.model.config import PRELUDE_WORDS, AgentType, Config
 from scheduler.model.events_and_effects import Event, HostDown, HostUp
@@ -37,7 +38,8 @@ FILES_OF_DAEMON: Final = 64
 KNOWN_HOSTS: Final = "~/.ssh/known_hosts /etc/ssh/ssh_known_hosts"  # unless a host names others
 OPEN_TO_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 GIB: Final = 2**30
-REACH_LIMIT_S: Final = 20.0  # for a host to be reached
+# For a host to be reached, as long as the daemon waits, and for the start of the process that connects to it.
+REACH_LIMIT_S: Final = SshSettings("").attempt_s + 5.0
 
 
 # ---- what drover check looks at
