@@ -717,7 +717,7 @@ select host_name as host, host_group as group, scheduler_host || '.' || schedule
        host_transport as transport, host_max as max, host_urgent as urgent, host_enabled as enabled,
        nullif(concat_ws(' ', 'types=' || nullif(host_types, ''), 'queues=' || array_to_string(host_queues, ','),
                         'priorities=' || nullif(host_priorities, '')), '') as filter,
-       count(status_pid) as agents, host_down_until as down_until, host_reason as reason
+       count(status_pid) as agents, host_down_since as down_since, host_down_until as down_until, host_reason as reason
   from drover.host
   left join drover.scheduler_group on group_name = host_group and group_lease_until > now()
   left join drover.scheduler on scheduler_uuid = group_owner
@@ -1099,14 +1099,19 @@ select 'type ' || agent_type, null::interval, agent_trial ->> 'text'
  order by agent_type
 
 -- name: hosts_down
-select 'host ' || h.host_name, null::interval,
-       'host ' || h.host_name || ' cannot be reached, next attempt ' || date_trunc('second', h.host_down_until)
-         || ': ' || h.host_reason || '; jobs that wait: ' || jobs
+-- Return the hosts that cannot be reached, whether jobs wait for them or not. That one is being reached for the first
+-- time is no warning for as long as an attempt may take.
+select 'host ' || h.host_name, now() - h.host_down_since,
+       'host ' || h.host_name || ' cannot be reached, '
+         || case when h.host_down_until > now() then 'next attempt ' || date_trunc('second', h.host_down_until)
+                 else 'an attempt is being made' end
+         || ': ' || h.host_reason || coalesce('; jobs that wait for it: ' || jobs, '')
   from drover.host h
-  join (select host, sum(jobs)::bigint as jobs from drover.job_states
-         where state in ('queued', 'claimed', 'running', 'blocked') group by host) w on w.host = h.host_name
- where h.host_group = :group and h.host_present and h.host_enabled
-   and h.host_down_until > now() - interval '1 minute' and h.host_reason <> 'it is being reached'
+  left join (select host, sum(jobs)::bigint as jobs from drover.job_states
+              where state in ('queued', 'claimed', 'running', 'blocked') group by host) w on w.host = h.host_name
+ where h.host_group = :group and h.host_present and h.host_enabled and h.host_transport = 'ssh'
+   and h.host_down_until is not null
+   and (h.host_reason <> 'it is being reached' or h.host_down_since < now() - interval '1 minute')
    and exists (select from drover.scheduler_group where group_name = :group and group_lease_until > now())
  order by h.host_name
 

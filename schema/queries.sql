@@ -2051,10 +2051,13 @@ select drover.fold_tally(:most::integer)
 select drover.add_up_changes(:most::integer), drover.recount_next(:zones::integer)
 
 -- name: show_hosts
--- Write when the next attempt is made to reach hosts of the group that cannot be, and why; null if they can.
+-- Write since when hosts of the group cannot be reached, when the next attempt is, and why; null if they can.
 with {{lease}}
 update drover.host
-   set host_down_until = now() + make_interval(secs => u.seconds), host_reason = u.reason
+   set host_down_since = case when u.seconds is null then null
+                              when host_down_until is null then now()
+                              else coalesce(host_down_since, now()) end,
+       host_down_until = now() + make_interval(secs => u.seconds), host_reason = u.reason
   from jsonb_to_recordset(:rows::jsonb) as u(name text, seconds float8, reason text)
  where host_name = u.name and host_group = :group::text and exists (select from lease)
 

@@ -5533,6 +5533,7 @@ CREATE TABLE drover.host (
     host_present boolean DEFAULT true NOT NULL,
     host_down_until timestamp with time zone,
     host_reason text,
+    host_down_since timestamp with time zone,
     CONSTRAINT host_host_name_check CHECK (((length(host_name) >= 1) AND (length(host_name) <= 64)))
 );
 
