@@ -77,7 +77,9 @@ def test_jobs_in_hand_are_killed_by_one_command(launch: Launch, ask: Ask) -> Non
     jobs = daemon.insert_all([{"jq_type": "puppet", "jq_args": "sleep 600"} for _ in range(2)])
     daemon.until(lambda: states(daemon, "puppet").get("running") == 2)
     assert ask("kill --type puppet --yes").out == "kill: 2 of 2 jobs\n"
-    assert [row["jq_endtext"] for row in daemon.wait_all(jobs, "failed")] == ["killed by command of drover_operator"] * 2
+    assert [row["jq_endtext"] for row in daemon.wait_all(jobs, "failed")] == [
+        "killed by command of drover_operator"
+    ] * 2
 
 
 def test_jobs_in_hand_of_another_group_are_ended_by_its_daemon(launch: Launch) -> None:

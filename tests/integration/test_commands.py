@@ -54,7 +54,11 @@ def test_killjob_ends_a_running_job_as_failed_f134(launch: Launch, text: str, ga
     pk = working(daemon, gate, jq_retries=3)
     assert told(daemon, f"killjob {pk}") == f"job {pk}: is being killed"
     row = daemon.wait(pk, "failed")
-    assert (row["jq_endtext"], row["jq_end_bits"], row["jq_wanted"]) == ("killed by command of drover_operator", 2, None)
+    assert (row["jq_endtext"], row["jq_end_bits"], row["jq_wanted"]) == (
+        "killed by command of drover_operator",
+        2,
+        None,
+    )
     daemon.wait(daemon.insert(jq_type="a", jq_args="next"))
     slots = "select status_spawns, status_state_name, status_reason from drover.scheduler_status where status_slot >= 0"
     assert all(row["status_state_name"] != "ST_FAIL" for row in daemon.execute(slots))
