@@ -245,7 +245,7 @@ def edge_words(edge: dict[str, Any], is_parent: bool) -> Markup | str:
     end = ENDS_OF_PARENT[edge["needed"]]
     if edge["met"] is not None:
         return Markup("{} {} at {}").format(parent, end, clock(edge["met"]))
-    otherwise = "is skipped" if edge["on_unmet"] == "skip" else "waits on"
+    otherwise = "is skipped" if edge["on_unmet"] == "skip" else "keeps waiting"
     needs = f"{child} starts after {parent} {end}"
     return needs if edge["needed"] == "end" else f"{needs}; if {parent} ends otherwise, {child} {otherwise}"
 

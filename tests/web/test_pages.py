@@ -307,8 +307,8 @@ def test_page_of_a_job_shows_its_log_though_that_only_repeats_the_end(
 @pytest.mark.parametrize(
     ("bits", "otherwise", "parent", "child"),
     [
-        (1, "wait", "this job starts after it is done; if it ends otherwise, this job waits on",
-         "it starts after this job is done; if this job ends otherwise, it waits on"),
+        (1, "wait", "this job starts after it is done; if it ends otherwise, this job keeps waiting",
+         "it starts after this job is done; if this job ends otherwise, it keeps waiting"),
         (2, "skip", "this job starts after it has failed; if it ends otherwise, this job is skipped",
          "it starts after this job has failed; if this job ends otherwise, it is skipped"),
         (3, "wait", "this job starts after it has ended", "it starts after this job has ended"),
@@ -349,14 +349,31 @@ def test_long_reason_is_cut_above_a_job_and_whole_below(operator: TestClient, ro
 
 
 def test_many_items_that_failed_name_the_command_that_lists_all(operator: TestClient, rows: psycopg.Connection) -> None:
-    few, many = insert(rows), insert(rows)
-    for job, count in ((few, 2), (many, 500)):
-        rows.execute(
-            "insert into drover.item_failure (item_jq_fk, item_attempt, item_key, item_line, item_reason)"
-            " select %s, 1, i::text, 'line', 'reason' from generate_series(1, %s) i",
-            (job, count),
-        )
+    few, many = failed_items(rows, 2), failed_items(rows, 500)
     assert f"drover items {few}" not in operator.get(f"/jobs/{few}").text
     page = operator.get(f"/jobs/{many}").text
     assert f"<code>drover items {many}</code>" in page
     assert page.partition("<h2>Items that failed</h2>")[2].partition("</table>")[0].count("<tr>") == 11
+
+
+def failed_items(rows: psycopg.Connection, count: int) -> int:
+    """Return an SQL job of which so many items failed."""
+    query = "insert into drover.jobqueue (jq_type, jq_args, jq_msq) values ('noop', 'select 1', true) returning jq_pk"
+    (job,) = rows.execute(query).fetchone()  # type: ignore[misc]
+    rows.execute("update drover.jobqueue set jq_itemsfailed = %s where jq_pk = %s", (count, job))
+    rows.execute(
+        "insert into drover.item_failure (item_jq_fk, item_attempt, item_key, item_line, item_reason)"
+        " select %s, 1, i::text, 'line', 'reason' from generate_series(1, %s) i",
+        (job, count),
+    )
+    return int(job)
+
+
+def test_json_of_a_job_is_shown_in_its_own_letters(operator: TestClient, rows: psycopg.Connection) -> None:
+    (job,) = rows.execute(  # type: ignore[misc]
+        "insert into drover.jobqueue (jq_type, jq_args, jq_variables) values ('noop', 'x', %s) returning jq_pk",
+        ('{"note": "ملاحظة 说明", "raw": "\\u001b[31m"}',),
+    ).fetchone()
+    page = unescape(operator.get(f"/jobs/{job}").text)
+    assert '"note": "ملاحظة 说明"' in page
+    assert "\x1b" not in page
