@@ -892,9 +892,10 @@ select (select count(*) from rescued),
 
 -- name: read_commands
 -- Return up to 100 commands that this daemon must carry out, each with the job it names by number or name, the job's
--- state and whether we have it in hand; whether the command took effect already but could not be ended; and whether an
--- operator gave it. Commands of operators come first, oldest first, then those of others in the order of
--- drover.offer_command, where submitters take turns. Of a command that is too long to be valid only the beginning.
+-- state, the text of a job that it ends, and whether we have it in hand; whether the command took effect already but
+-- could not be ended; and whether an operator gave it. Commands of operators come first, oldest first, then those of
+-- others in the order of drover.offer_command, where submitters take turns. Of a command that is too long to be valid
+-- only the beginning is returned.
 --
 -- A command for `every` scheduler is ours if it came after we registered and we have not acknowledged it. Any other is
 -- ours if we are active and what it names belongs to our group, or to a group that has no active scheduler. If it names
@@ -907,14 +908,16 @@ with me as materialized (
 active as materialized (
   select group_name, group_owner from drover.scheduler_group
    where group_owner is not null and group_lease_until > now())
-select f.jq_pk, f.args, f.job, f.jq_state, f.is_ours, f.is_command, f.took_effect, f.of_operator
+select f.jq_pk, f.args, f.job, f.jq_state, f.ending, f.is_ours, f.is_command, f.took_effect, f.of_operator
   from me cross join (values (''), (E'\x01')) as least_host(name) cross join lateral (
 select w.claim_jq_fk as jq_pk, c.args, t.jq_pk as job, coalesce(r.state, t.jq_state::text) as jq_state,
        coalesce(r.owner, t.jq_owner) = :owner::uuid as is_ours,
-       t.jq_type = 'command' as is_command, c.took_effect, w.claim_rank < '2' as of_operator, w.claim_rank as rank
+       t.jq_type = 'command' as is_command, c.took_effect, w.claim_rank < '2' as of_operator, w.claim_rank as rank,
+       drover.ended_by(c.args, c.submitter) as ending
   from drover.claimable w
  cross join lateral (
-    select jq_host, left(jq_args, 1001) as args, coalesce(jq_endtext = 'took effect', false) as took_effect
+    select jq_host, left(jq_args, 1001) as args, jq_submitter as submitter,
+           coalesce(jq_endtext = 'took effect', false) as took_effect
       from drover.jobqueue
      where jq_pk between w.claim_jq_fk and w.claim_jq_fk and jq_state = 'queued' limit 1) c
  cross join lateral (select drover.word(c.args, 1) as verb, drover.word(c.args, 2) as word offset 0) v

@@ -129,7 +129,7 @@ grant execute on function drover.about(float8), drover.items(drover.jobqueue), d
   drover.end_code(drover.job_state, text, integer, text, integer, text), drover.shown_code(drover.jobqueue),
   drover.word(text, integer), drover.has_token(drover.jobqueue), drover.takes_priority(text, text),
   drover.time_bin(double precision), drover.time_run(boolean, interval, timestamptz, timestamptz), drover.lockers(),
-  drover.why_later(text)
+  drover.why_later(text), drover.end_in_words(drover.job_state, text, timestamptz)
   to drover_scheduler, drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 
 -- drover_frontend inserts jobs of one parameter and reads its own. It cannot set their submitter, nor what the
@@ -283,7 +283,8 @@ grant execute on function drover.add_up_changes(integer), drover.recount_next(in
 grant execute on function drover.flush(timestamptz, boolean, integer, text, bigint),
   drover.prune(jsonb, integer, text, bigint), drover.prune_piece(jsonb, integer, text, bigint) to drover_scheduler;
 -- Carries out a batch of a command about many jobs.
-grant execute on function drover.change_jobs(bigint, uuid, integer), drover.put_in_queue(bigint, text)
+grant execute on function drover.change_jobs(bigint, uuid, integer), drover.put_in_queue(bigint, text),
+  drover.ended_by(text, name)
   to drover_scheduler;
 -- Records events, queues their deliveries, and removes them when nobody needs them.
 grant execute on function

@@ -594,7 +594,9 @@ begin
 
   begin
     taken := case when entry.verb_name = 'killjob' then '{}' else take_jobs(tries, states) end;
-    select * into step from change_taken(entry.verb_name, words, taken);
+    select * into step from change_taken(
+        entry.verb_name, case entry.verb_name when 'cancel' then ended_by(c.jq_args, c.jq_submitter) else words end,
+        taken);
   exception when others then
     if most > 1 or sqlstate !~ '^(21|22|23|42|44|54|P0)' then
       raise;
@@ -608,7 +610,7 @@ begin
       from look_at_rest(array(select unnest(tries) except select unnest(taken)), states, owner,
                         entry.verb_name in ('cancel', 'killjob'));
     ours := want_jobs(rest.ours, owner,
-                      case entry.verb_name when 'killjob' then 'kill' else concat_ws(' ', 'cancel', words) end);
+                      case entry.verb_name when 'killjob' then 'kill' else 'cancel ' || ended_by(c.jq_args, c.jq_submitter) end);
     insert into jobqueue (jq_type, jq_args, jq_submitter, jq_not_after)
     select 'command', concat_ws(' ', entry.verb_name, pk, words), c.jq_submitter,
            now() + (c.jq_not_after - c.jq_queued)
@@ -1247,7 +1249,7 @@ CREATE FUNCTION drover.end_code(state drover.job_state, type text, bits integer,
     when 'ignored' then 'unserved'
     when 'failed' then case
       when type = 'command' then 'command_refused'
-      when said ~ '^killed(; its (process \d+|command) runs as .+ and could not be ended: it is left)?$' then 'killed'
+      when said ~ '^killed( by command of ("([^"]|"")*"|[a-z_][a-z0-9_$]*))?(; its (process \d+|command) runs as .+ and could not be ended: it is left)?$' then 'killed'
       when said ~ '^recovery_(timeout|failure): ' then split_part(said, ':', 1)
       when said ~ '^not started by ' then 'expired'
       when said ~ '^(timeout: ran|item took|the query ran) longer than ' then 'timeout'
@@ -1268,6 +1270,19 @@ CREATE FUNCTION drover.end_code(state drover.job_state, type text, bits integer,
       when said ~ '^(exit status |agent terminated prematurely)' then 'exit_status'
       else 'agent_error' end
     end
+$_$;
+
+CREATE FUNCTION drover.end_in_words(state drover.job_state, said text, at timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $_$
+  select case
+    when state = 'cancelled' and said ~ '^cancelled($|;| by )'
+    then regexp_replace(said, '^(cancelled( by ("([^"]|"")*"|[a-z_][a-z0-9_$]*))?)', '\1' || w.at)
+    when state = 'cancelled' then 'cancelled' || w.at || coalesce(': ' || nullif(said, ''), '')
+    when state = 'failed' and said ~ '^killed($|;| by command of )'
+    then regexp_replace(said, '^(killed( by command of ("([^"]|"")*"|[a-z_][a-z0-9_$]*))?)', '\1' || w.at) end
+    from (select to_char(at, case when at::date = current_date then '" at" ' else '" at" YYYY-MM-DD ' end || 'HH24:MI')
+                   as at) w
 $_$;
 
 CREATE FUNCTION drover.end_tries(of_group text, most integer, OUT jobs bigint[], OUT over bigint[]) RETURNS record
@@ -1302,6 +1317,15 @@ begin
   end loop;
   over := array_remove(over, null);
 end $$;
+
+CREATE FUNCTION drover.ended_by(command text, who name) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $_$
+  select case drover.word(command, 1)
+    when 'killjob' then 'killed by command of ' || quote_ident(who)
+    else 'cancelled by ' || quote_ident(who)
+           || coalesce(': ' || nullif(substring(btrim(command, E' \t\n\r') from '^\S+\s+\S+\s+(.*)$'), ''), '') end
+$_$;
 
 CREATE FUNCTION drover.ended_in_vain(jobs bigint[]) RETURNS TABLE(job bigint, state text)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -6737,7 +6761,10 @@ CREATE VIEW drover.why AS
  SELECT r.jq_pk,
     r.jq_type,
     r.jq_state,
-    ((COALESCE(d.says, a.says, k.says, l.says, (regexp_replace(r.says, '^in hand'::text, 'claimed'::text) || COALESCE(n.says, ''::text))) || COALESCE(drover.shown_code(j.*), ''::text)) || COALESCE((': '::text || r.text), ''::text)) AS reason
+        CASE
+            WHEN (r.jq_state = 'cancelled'::drover.job_state) THEN drover.end_in_words(r.jq_state, r.text, j.jq_endtime)
+            ELSE ((COALESCE(d.says, a.says, k.says, l.says, (regexp_replace(r.says, '^in hand'::text, 'claimed'::text) || COALESCE(n.says, ''::text))) || COALESCE(drover.shown_code(j.*), ''::text)) || COALESCE((': '::text || COALESCE(drover.end_in_words(r.jq_state, r.text, j.jq_endtime), r.text)), ''::text))
+        END AS reason
    FROM ((((((drover.reason r
      JOIN drover.jobqueue j ON ((j.jq_pk = r.jq_pk)))
      LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))))
@@ -7366,7 +7393,10 @@ CREATE VIEW drover.why_masked AS
  SELECT r.jq_pk,
     r.jq_type,
     r.jq_state,
-    (COALESCE(d.says, a.says, k.says, l.says, (regexp_replace(r.says, '^in hand'::text, 'claimed'::text) || COALESCE(n.says, ''::text))) || COALESCE(drover.shown_code(j.*), ''::text)) AS reason
+        CASE
+            WHEN (r.jq_state = 'cancelled'::drover.job_state) THEN drover.end_in_words(r.jq_state, NULL::text, j.jq_endtime)
+            ELSE (COALESCE(d.says, a.says, k.says, l.says, (regexp_replace(r.says, '^in hand'::text, 'claimed'::text) || COALESCE(n.says, ''::text))) || COALESCE(drover.shown_code(j.*), ''::text))
+        END AS reason
    FROM ((((((drover.reason r
      JOIN drover.jobqueue j ON ((j.jq_pk = r.jq_pk)))
      LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))))

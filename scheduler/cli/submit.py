@@ -46,6 +46,7 @@ returning jq_pk
 """
 SQL_COLUMNS: Final = frozenset(("jq_msq", "jq_runonpfile", "jq_key", "jq_repeat"))
 COMMAND, CLEANUP = "command", "cleanup"
+MAY_QUEUE: Final = "members of drover_frontend, drover_frontend_sql, drover_tenant and drover_operator"
 FORCE: Final = "queue it nevertheless with --force"
 
 Value = str | list[str]  # of a variable
@@ -175,11 +176,24 @@ def right_to_sql(session: Session, columns: Iterable[str]) -> Iterator[None]:
         yield
     except psycopg.errors.InsufficientPrivilege as error:
         if not (sql_columns := sorted(SQL_COLUMNS.intersection(columns))):
-            raise
+            with right_to_queue(session):
+                raise
         raise psycopg.errors.InsufficientPrivilege(
             f"permission denied: role {session.value('role')} may not give {', '.join(sql_columns)}; "
             "members of drover_frontend_sql may"
         ) from error
+
+
+@contextmanager
+def right_to_queue(session: Session) -> Iterator[None]:
+    """Say which roles may queue jobs, if the database refuses a part of it to a role that may queue none."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        if session.records("may_submit")[0]["may_insert"]:
+            raise
+        text = f"permission denied for role {session.value('role')}, which may not queue jobs; {MAY_QUEUE} may"
+        raise psycopg.errors.InsufficientPrivilege(text) from error
 
 
 def insert_statement(columns: Collection[str]) -> sql.Composed:
@@ -249,9 +263,10 @@ def refusal(session: Session, kind: str, queue: str | None, host: str | None, *,
         return "jobs of type cleanup are created by Drover alone, when a job with --delete is done; see submit --delete"
     if force or kind == COMMAND:
         return ""
-    ((agents, served, disabled, has_queue, has_host, chosen, wrong, answering),) = session.rows(
-        "known_names", queue=queue, host=host, type=kind
-    )
+    with right_to_queue(session), session.connection.transaction():
+        ((agents, served, disabled, has_queue, has_host, chosen, wrong, answering),) = session.rows(
+            "known_names", queue=queue, host=host, type=kind
+        )
     if not agents:
         begin = f"no scheduler serves type {kind}: none has used this database yet; start one with drover run"
         begin += ", try again in a moment if one is just starting"

@@ -56,7 +56,7 @@ def change_all(context: Context, row: CommandRow, command: Command) -> Steps[Out
     batches.most = max(min(batches.most, LEAST), batches.most // 2) if is_slow else min(MOST, batches.most * 2)
     context.settle_listed(parents)
     batches.unheard |= {int(pk): 0 for pk in (ours or b"").split(b",") if pk}
-    _end_jobs(context, batches, command)
+    _end_jobs(context, batches, row.ending, is_kill=command.verb == "killjob")
     changed = int(done or 0) + batches.ended
     batches.so_far = f"{changed} jobs so far"
     if is_over != b"t" or batches.unheard:
@@ -64,12 +64,11 @@ def change_all(context: Context, row: CommandRow, command: Command) -> Steps[Out
     return _end(command, changed, int(refused or 0), reasons, given)
 
 
-def _end_jobs(context: Context, batches: Batches, command: Command) -> None:
+def _end_jobs(context: Context, batches: Batches, text: str, *, is_kill: bool) -> None:
     """Have the core end jobs that we have in hand; their rows say so by now."""
-    is_kill, text = command.verb == "killjob", str(command.values.get("text") or "cancelled")
     for pk, tries in list(batches.unheard.items()):
         core, now = context.core, context.now()
-        is_ended = core.kill(pk, now) if is_kill else core.cancel(pk, text, now)
+        is_ended = core.kill(pk, text, now) if is_kill else core.cancel(pk, text, now)
         batches.ended += is_ended
         if is_ended or tries >= TRIES:
             del batches.unheard[pk]

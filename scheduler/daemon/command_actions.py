@@ -54,14 +54,14 @@ REMOVED: Final = {"done", "failed", "cancelled", "ignored", "skipped", "command"
 def kill(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
     pk = job_of(row, command)
     if row.state in IN_HAND:
-        return (yield from _end_job(context, row, "kill", lambda: context.core.kill(pk, context.now())))
+        return (yield from _end_job(context, row, "kill", lambda: context.core.kill(pk, row.ending, context.now())))
     if row.state == "failed" and row.took_effect:
         return Done(f"job {pk}: killed")
     raise CommandError(f"job {pk} is not being worked: it is {row.state}")
 
 
 def cancel(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
-    pk, text = job_of(row, command), str(command.values["text"] or "cancelled")
+    pk, text = job_of(row, command), row.ending
     if row.state in IN_HAND:
         return (
             yield from _end_job(context, row, f"cancel {text}", lambda: context.core.cancel(pk, text, context.now()))

@@ -64,6 +64,7 @@ class CommandRow(NamedTuple):
     text: str
     job: int | None  # None: there is none
     state: str | None  # of that job
+    ending: str  # the text of a job that the command ends: who gave it, and why
     is_ours: bool  # the job is in hand here
     is_command: bool
     took_effect: bool  # it was done, or begun, and its row did not end: so "done already" is done
@@ -441,5 +442,6 @@ def _run_query(context: Context, row: CommandRow, command: Command) -> Steps[Out
 
 
 def _row(cells: Cells) -> CommandRow:
-    pk, text, job, state, *flags = (None if cell is None else text_of(cell) for cell in cells)
-    return CommandRow(int(pk or 0), text or "", int(job) if job else None, state, *(flag == "t" for flag in flags))
+    pk, text, job, state, ending, *flags = (None if cell is None else text_of(cell) for cell in cells)
+    number = int(job) if job else None
+    return CommandRow(int(pk or 0), text or "", number, state, ending or "", *(flag == "t" for flag in flags))

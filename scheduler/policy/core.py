@@ -258,10 +258,10 @@ class Core:
 
     # ---- commands
 
-    def kill(self, pk: int, now: float) -> bool:
-        """Kill a job in hand as a failure; False when it is not in hand any more."""
+    def kill(self, pk: int, text: str, now: float) -> bool:
+        """Kill a job in hand as a failure, with a word on who did; False when it is not in hand any more."""
         self.state.set_may_want_more(True)
-        return detached_jobs.end_by_command(self.state, pk, completion.KILLED, "killed", now)
+        return detached_jobs.end_by_command(self.state, pk, completion.KILLED, text, now)
 
     def cancel(self, pk: int, text: str, now: float) -> bool:
         """Cancel a job in hand, with a word on why; False when it is not in hand any more."""

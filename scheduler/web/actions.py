@@ -36,6 +36,8 @@ def act(request: Request, form: Form) -> Response:
     """Insert a command about each thing that is named; the page that sent the form shows the answers."""
     person: Person = request.state.person
     verb = _verb(last(form, "about"), last(form, "verb"))
+    with session_of(request) as session:
+        offered_verbs.require_rights(person.login, session)
     words = [word for word in dict.fromkeys(form.get("word", [])) if word.strip()]
     if not words:
         person.note("bad", f"{verb.name}: nothing was marked; no command was sent")
@@ -52,6 +54,7 @@ def act_on_all(request: Request, form: Form) -> Response:
     wanted = job_filter.read(form)
     states = _states(wanted, verb)
     with session_of(request) as session:
+        offered_verbs.require_rights(person.login, session)
         jobs = sum(count for state, count in _counts(session, wanted).items() if state in states)
         now = session.value("now")
     if jobs > (job_filter.number(last(form, "count")) or 0):

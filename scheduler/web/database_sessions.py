@@ -7,6 +7,7 @@ of agents. Every session is read-only but for the moment in which it inserts a c
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from math import inf
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -23,13 +24,19 @@ APPLICATION: Final = "drover web"
 MOST_SESSIONS: Final = 4  # of one login
 WAIT_S: Final = 10.0  # for a free session
 IDLE_S: Final = 60.0  # then a session is closed
+PROOF_S: Final = 10.0  # so long the database need not be asked again whether it lets this login in
 STATEMENT_LIMIT_MS: Final = 10_000
 TOO_LONG: Final = (  # no setting of the server changes that
     f"a statement of a page may take {STATEMENT_LIMIT_MS // 1000} s: choose fewer jobs, by type, queue or age, "
     "or ask by a command: drover ls, drover status"
 )
 CONNECT_LIMIT_S: Final = 10
+REFUSED: Final = ("authentication failed", "does not exist", "not permitted to log in")  # words of the server
 Result = TypeVar("Result")
+
+
+class LoginRefusedError(Exception):
+    """The database does not let this login in any more; no form catches this as an answer to a command."""
 
 
 class _Kept(NamedTuple):
@@ -48,6 +55,7 @@ class Login:
         self.conninfo = make_conninfo(conninfo, fallback_application_name=APPLICATION, connect_timeout=CONNECT_LIMIT_S)
         self.is_visitor, self.role = is_visitor, role
         self._kept: list[_Kept] = []
+        self._proven = -inf
         self._lock = threading.Lock()
         self._places = threading.BoundedSemaphore(MOST_SESSIONS)
         self._computed: dict[str, tuple[float, Any]] = {}
@@ -60,6 +68,7 @@ class Login:
             raise WorldError("the database answers too slowly: all sessions of the dashboard are busy")
         try:
             with translated_errors("sign in as a role that has the right", TOO_LONG):
+                self._prove()
                 session, close = self._taken() or self._opened()
                 try:
                     yield session
@@ -67,6 +76,25 @@ class Login:
                     self._put_back(session, close)
         finally:
             self._places.release()
+
+    def _prove(self) -> None:
+        """Log in anew now and then: an open session outlives its password, and the right of its role to log in."""
+        if monotonic() - self._proven < PROOF_S:
+            return
+        try:
+            with psycopg.connect(self.conninfo) as connection:
+                self._check(connection)
+        except BaseException as error:
+            self.close_idle(0.0)
+            if isinstance(error, psycopg.Error) and any(words in str(error) for words in REFUSED):
+                raise LoginRefusedError("the database does not let this role in any more: sign in again") from error
+            raise
+        self._proven = monotonic()
+
+    def _check(self, connection: psycopg.Connection) -> None:
+        """Check that the connection is that of the person who gave role and password."""
+        if self.role:
+            role_logins.check(connection, self.conninfo, self.role)
 
     def cached(self, key: str, seconds: float, compute: Callable[[], Result]) -> Result:
         """Return a value that is at most so old, for all requests of this login: one computes it, the others wait."""
@@ -110,8 +138,7 @@ class Login:
         close = ExitStack()
         try:
             session = close.enter_context(open_session(self.conninfo))
-            if self.role:
-                role_logins.check(session.connection, self.conninfo, self.role)
+            self._check(session.connection)
             session.connection.execute(setting(STANDARD))
             session.run("limit_session", limit_ms=str(STATEMENT_LIMIT_MS))
             if self.is_visitor:

@@ -7,7 +7,7 @@ again, by the rights of the person who has signed in there.
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -81,8 +81,8 @@ class Changes:
             await asyncio.sleep(RETRY_S[min(tries, len(RETRY_S) - 1)])
             tries += 1
 
-    async def messages(self, job: int | None) -> AsyncIterator[str]:
-        """Yield the server-sent events of one browser, until it disconnects."""
+    async def messages(self, job: int | None, may_go_on: Callable[[], bool] = lambda: True) -> AsyncIterator[str]:
+        """Yield the server-sent events of one browser, until it disconnects, or its person is signed out."""
         listener = Listener(job)
         self._listeners.add(listener)
         try:
@@ -92,7 +92,10 @@ class Changes:
                     await asyncio.wait_for(listener.changed.wait(), ALIVE_S)
                 except TimeoutError:
                     yield ": alive\n\n"
-                    continue
+                    if may_go_on():
+                        continue
+                if not may_go_on():
+                    return
                 listener.changed.clear()
                 yield "event: change\ndata:\n\n"
                 await asyncio.sleep(PAUSE_S)

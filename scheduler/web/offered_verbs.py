@@ -7,6 +7,8 @@ what a job in its state would refuse.
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from starlette.exceptions import HTTPException
+
 from scheduler.cli.database_session import Session
 from scheduler.model.states import BLOCKED, JOB_STATES
 from scheduler.model.verbs import HOST, JOB, TYPE, VERBS, Verb
@@ -14,6 +16,10 @@ from scheduler.web.database_sessions import Login
 
 JOBS, QUEUES, HOSTS, TYPES, SCHEDULES, CONDITIONS = "job", "queue", "host", "agent", "schedule", "condition"
 RIGHTS_AGE_S: Final = 30.0
+MAY_COMMAND: Final = (
+    "members of drover_operator may, and those of drover_frontend, drover_frontend_sql and drover_tenant about their "
+    "own jobs"
+)
 NEEDS_CARE: Final = ("cancel", "killjob", "ice", "agent-disable", "host-disable")  # asked about once more
 
 
@@ -38,6 +44,12 @@ POSSIBLE: Final[Mapping[str, Collection[str]]] = {verb.name: verb.in_bulk for ve
 def possible(verb: Verb) -> Collection[str]:
     """Return the states in which a job takes a verb."""
     return POSSIBLE.get(verb.name, JOB_STATES)
+
+
+def require_rights(login: Login, session: Session) -> None:
+    """Refuse a form of a role that may give no commands, and say who may. Errors: HTTPException."""
+    if not any(rights(login, session).values()):
+        raise HTTPException(403, f"role {session.value('role')} may not give commands: {MAY_COMMAND}")
 
 
 def rights(login: Login, session: Session) -> dict[str, list[Verb]]:

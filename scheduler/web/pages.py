@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
@@ -12,15 +13,16 @@ from scheduler.cli.database_session import NOTHING, Session
 from scheduler.cli.health import group_warnings, headline, level_of, read_group, sentence
 from scheduler.cli.job_lists import find, reading
 from scheduler.cli.output import Table
-from scheduler.cli.show import Description, describe
+from scheduler.cli.show import ATTEMPTS, EDGES, ITEMS, LOG_LINES, Description, describe
 from scheduler.cli.status import jobs_in_states
 from scheduler.cli.top import LETTERS
 from scheduler.model.counters import STARTED, quantile
 from scheduler.model.list_bounds import LISTED
-from scheduler.model.states import DONE, IN_HAND, JOB_STATES, TERMINAL
+from scheduler.model.states import CANCELLED, DONE, IN_HAND, JOB_STATES, TERMINAL
 from scheduler.model.verbs import LARGEST_PK
 from scheduler.web import job_filter, slot_cells
 from scheduler.web.dependency_graph import draw
+from scheduler.web.templating import clock
 
 ROWS: Final = 50
 LOG_ROWS: Final = 200
@@ -33,6 +35,11 @@ DEEP: Final = 12  # steps to relatives in the picture of dependencies
 MOST_RELATIVES: Final = 40  # above the job, and below it
 PLOTTED: Final = (0.5, 0.95)  # of times
 STREAMS: Final = ("out", "err")
+HEADLINE: Final = 400  # characters of a reason above a job; a longer text has its own part
+BEING_WORKED: Final = "in progress"  # the text of a row in hand
+ENDS_OF_PARENT: Final = {
+    "success": "is done", "failure": "has failed", "end": "has ended", "errors": "has ended with tolerated errors",
+}  # fmt: skip
 
 
 class Page(NamedTuple):
@@ -198,9 +205,12 @@ def job(request: Request, session: Session) -> Page:
     values = {
         "job": found.facts,
         "is_over": state in TERMINAL,
-        "reason": found.why,
-        "is_said": bool(found.facts["text"]) and found.facts["text"].strip() in found.why,
+        "reason": found.why.removesuffix(f"; the reason of each: drover items {number}"),
+        "is_said": (says_end(found) and len(found.why) <= HEADLINE) or found.facts["text"] == BEING_WORKED,
         "parts": without_repeats(found),
+        "most": {"attempts": ATTEMPTS, "edges": EDGES, "items": ITEMS, "log": LOG_LINES},
+        "edge_words": edge_words,
+        "headline": HEADLINE,
         "unseen": found.unseen,
         "graph": draw(family, number),
         "has_more": len(family) >= MOST_RELATIVES,
@@ -210,14 +220,34 @@ def job(request: Request, session: Session) -> Page:
 
 
 def without_repeats(found: Description) -> dict[str, list[dict[str, Any]] | None]:
-    """Return the parts of a job; what its headline says of its end is not repeated below it."""
+    """Return the parts of a job; its attempts do not repeat what its headline says. The log is shown as it is."""
     parts = {name: None if part is None else part.records() for name, part in found.parts.items()}
-    text = found.facts["text"]
-    if found.facts["state"] in TERMINAL and text and text.strip() in found.why:
+    if says_end(found):
         for attempt in parts["attempts"] or ():
-            attempt["reason"] = None if attempt["reason"] == text else attempt["reason"]
-        parts["log"] = parts["log"] and [row for row in parts["log"] if row["message"].removeprefix("failed: ") != text]
+            attempt["reason"] = None if attempt["reason"] == found.facts["text"] else attempt["reason"]
     return parts
+
+
+def says_end(found: Description) -> bool:
+    """Return whether the headline of a job that has ended says its text, maybe with a time in it."""
+    state, text = found.facts["state"], found.facts["text"]
+    return state in TERMINAL and bool(text) and (state == CANCELLED or text.strip() in found.why or is_killed(text))
+
+
+def is_killed(text: str) -> bool:
+    """Return whether a command ended the job: the headline has the time as well."""
+    return text == "killed" or text.startswith("killed by command of ")
+
+
+def edge_words(edge: dict[str, Any], is_parent: bool) -> Markup | str:
+    """Return a dependency as a sentence; `is_parent`: the edge leads to the job that is waited for."""
+    parent, child = ("it", "this job") if is_parent else ("this job", "it")
+    end = ENDS_OF_PARENT[edge["needed"]]
+    if edge["met"] is not None:
+        return Markup("{} {} at {}").format(parent, end, clock(edge["met"]))
+    otherwise = "is skipped" if edge["on_unmet"] == "skip" else "keeps waiting"
+    needs = f"{child} starts after {parent} {end}"
+    return needs if edge["needed"] == "end" else f"{needs}; if {parent} ends otherwise, {child} {otherwise}"
 
 
 def outputs(session: Session, job: int) -> dict[str, str]:

@@ -5,7 +5,7 @@ has checked before that it comes from one of our pages.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final
@@ -94,15 +94,15 @@ async def changes(request: Request) -> Response:
     visitor = f"{OF_ROLE}{person.name}" if person else address_of(request)
     if not told.has_place(visitor):
         return PlainTextResponse("too many browsers wait for changes\n", 503)
-    return ChangesResponse(told, visitor, job)
+    return ChangesResponse(told, visitor, told.messages(job, lambda: request.app.state.people.knows(person)))
 
 
 class ChangesResponse(StreamingResponse):
     """A stream of changes, which has a place from the moment in which it is sent."""
 
-    def __init__(self, told: Changes, visitor: str, job: int | None) -> None:
+    def __init__(self, told: Changes, visitor: str, messages: AsyncIterator[str]) -> None:
         headers = {"x-accel-buffering": "no"}
-        super().__init__(told.messages(job), media_type="text/event-stream", headers=headers)
+        super().__init__(messages, media_type="text/event-stream", headers=headers)
         self._told, self._visitor = told, visitor
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -36,7 +36,7 @@ from scheduler.errors import DroverError
 from scheduler.model.config import Config
 from scheduler.web import actions, pages, sign_in, submission
 from scheduler.web.connection_limits import LimitedConnection, Limits
-from scheduler.web.database_sessions import Login
+from scheduler.web.database_sessions import Login, LoginRefusedError
 from scheduler.web.live_updates import Changes
 from scheduler.web.request_handling import (
     SignInNeededError,
@@ -157,7 +157,12 @@ def make_app(conninfo: str, group: str, key: str = "", names: Iterable[str] = ()
         routes=routes(),
         lifespan=lifespan,
         middleware=[Middleware(Guard, names=tuple(names))],
-        exception_handlers={HTTPException: refused, SignInNeededError: ask_to_sign_in, DroverError: failed},
+        exception_handlers={
+            HTTPException: refused,
+            SignInNeededError: ask_to_sign_in,
+            DroverError: failed,
+            LoginRefusedError: sign_in.show_refused_login,
+        },
     )
     app.state.group, app.state.changes = group, told
     app.state.visitors = Login(conninfo, is_visitor=True)

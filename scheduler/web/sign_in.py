@@ -15,14 +15,14 @@ from typing import Final
 
 import psycopg
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from scheduler.errors import ConfigError
+from scheduler.errors import ConfigError, WorldError
 from scheduler.web import role_logins
-from scheduler.web.database_sessions import CONNECT_LIMIT_S, Login
+from scheduler.web.database_sessions import REFUSED, Login
 from scheduler.web.pages import Page
 from scheduler.web.password_pauses import Pauses
-from scheduler.web.request_handling import COOKIE, LOG, Form, address_of, identify, last, render
+from scheduler.web.request_handling import COOKIE, LOG, Form, address_of, failed, identify, last, render
 
 IDLE_S: Final = 8 * 3600.0
 MOST: Final = 1000  # people who have signed in
@@ -85,6 +85,10 @@ class People:
         if person:
             person.visit(self._now())
         return person
+
+    def knows(self, person: Person | None) -> bool:
+        """Return whether this person is still signed in; a visitor never was, and is nobody who could be signed out."""
+        return person is None or person in self._people.values()
 
     def sign_in(self, role: str, password: str, address: str = "") -> str:
         """Return the secret of a new cookie. Errors: ConfigError, what is wrong with role or password."""
@@ -155,7 +159,7 @@ def _log_in(conninfo: str, role: str, password: str) -> Login:
     """Log in once, by what was given alone, and return the login. Errors: ConfigError, what to tell the visitor."""
     login = Login(role_logins.conninfo_of(conninfo, role, password), is_visitor=False, role=role)
     try:
-        with psycopg.connect(login.conninfo, connect_timeout=CONNECT_LIMIT_S) as connection:
+        with psycopg.connect(login.conninfo) as connection:
             role_logins.check(connection, login.conninfo, role)
     except psycopg.Error as error:
         raise ConfigError(_refusal(error)) from error
@@ -167,7 +171,7 @@ def _refusal(error: psycopg.Error) -> str:
     said = str(error)
     if "did not complete authentication" in said:  # what require_auth has libpq say
         return role_logins.UNPROVEN
-    if "authentication failed" in said or "does not exist" in said or "not permitted to log in" in said:
+    if any(words in said for words in REFUSED):
         return "role or password is wrong"
     LOG.warning("sign-in: %s", " ".join(said.split()))
     return "the database did not let this role in; the log of `drover web` has its words"
@@ -199,6 +203,20 @@ def sign_out(request: Request, _form: Form) -> Response:
     """Sign the person out."""
     request.app.state.people.sign_out(request.cookies.get(COOKIE))
     response = RedirectResponse("/", 303)
+    response.delete_cookie(COOKIE)
+    return response
+
+
+def show_refused_login(request: Request, error: Exception) -> Response:
+    """Sign out the person whom the database does not let in any more, and show the form to sign in."""
+    if request.state.person is None:
+        return failed(request, WorldError(str(error)))
+    request.app.state.people.sign_out(request.cookies.get(COOKIE))
+    identify(request)
+    if request.url.path == "/changes":
+        response: Response = PlainTextResponse(f"{error}\n", 403)
+    else:
+        response = render(request, _sign_in_page(request, str(error)), 403)
     response.delete_cookie(COOKIE)
     return response
 

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from scheduler.cli.database_session import Session
 from scheduler.cli.jobs import instant
-from scheduler.cli.submit import COLUMNS, COMMAND, FORCE, insert_statement, refusal, right_to_sql
+from scheduler.cli.submit import COLUMNS, COMMAND, FORCE, MAY_QUEUE, insert_statement, refusal, right_to_sql
 from scheduler.errors import ConfigError, DroverError
 from scheduler.web import offered_verbs
 from scheduler.web.database_sessions import writing
@@ -29,6 +29,7 @@ FIELD_OF_RULE: Final = {
 FIELD_OF_COLUMN: Final = {COLUMNS[name]: name for name in ("type", "queue", "priority", "not_before")}
 ANYWHERE: Final = "form"  # in place of a field: what is wrong with all of it
 OPTION: Final = "not before"
+NO_RIGHT: Final = f"role {{}} may not queue jobs: {MAY_QUEUE} may"
 
 Values = Mapping[str, str]
 Mistakes = dict[str, str]  # by field
@@ -46,6 +47,8 @@ def submit(request: Request, form: Form) -> Response:
     person: Person = request.state.person
     values = {name: last(form, name).replace("\r\n", "\n") for name in FIELDS}
     with session_of(request) as session:
+        if not _rights(request, session)["may_insert"]:
+            raise HTTPException(403, NO_RIGHT.format(session.value("role")))
         given, mistakes = _read(session, values)
     try:
         if not mistakes:
@@ -62,17 +65,24 @@ def submit(request: Request, form: Form) -> Response:
 
 
 def _page(request: Request, session: Session, values: Values, mistakes: Mistakes) -> Page:
-    rights = request.state.login.cached(
-        "may_submit", offered_verbs.RIGHTS_AGE_S, lambda: session.records("may_submit")[0]
-    )
+    role = session.value("role")
     shown = {
         "values": values,
         "mistakes": mistakes,
         "known": known_values(request, session),
-        "role": session.value("role"),
-        **rights,
+        "role": role,
+        "no_right": NO_RIGHT.format(role),
+        **_rights(request, session),
     }
     return Page("submit.html", shown, is_live=False)
+
+
+def _rights(request: Request, session: Session) -> dict[str, bool]:
+    """Return whether the role may queue jobs, and such whose parameter is a query."""
+    found: dict[str, bool] = request.state.login.cached(
+        "may_submit", offered_verbs.RIGHTS_AGE_S, lambda: session.records("may_submit")[0]
+    )
+    return found
 
 
 def _read(session: Session, values: Values) -> tuple[dict[str, Any], Mistakes]:

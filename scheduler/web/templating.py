@@ -4,6 +4,7 @@ Every `{{ value }}` of a template passes `shown`, as a cell of a table of the co
 otherwise: `lines` keeps newlines and tabs, `raw` is for values of forms, which come back to us, `query` makes links.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -35,6 +36,11 @@ def shown(value: Any) -> Any:
 def lines(text: str) -> Markup:
     """Return several lines, in which all control characters but newline and tab are shown."""
     return escape(printable_lines(text.replace("\r\n", "\n")))
+
+
+def readable_json(value: Any) -> Markup:
+    """Return JSON with letters of any script as they are, where commands escape them; control characters are shown."""
+    return lines(json.dumps(json.loads(as_json(value)), ensure_ascii=False))
 
 
 def raw(value: Any) -> Markup:
@@ -125,6 +131,7 @@ def environment() -> Environment:
         clock_in=clock_in,
         clipped=clipped,
         as_json=as_json,
+        readable_json=readable_json,
     )
     made.tests["one_word"] = is_one_word
     made.globals["version"] = version()

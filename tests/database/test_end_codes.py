@@ -8,6 +8,10 @@ from tests.schema_tools import add_job, end_job, fetch_all, fetch_one
 LEFT = "its process 17 runs as user root and could not be ended: it is left"
 FAILED = [
     ("killed", "killed"),
+    ("killed by command of ops", "killed"),
+    ('killed by command of "A; b ""c"""', "killed"),
+    (f"killed by command of ops; {LEFT}", "killed"),
+    ("killed by SIGKILL", "agent_died"),
     ("not started by 2026-01-01 00:00:00+00", "expired"),
     ("timeout: ran longer than 5 s", "timeout"),
     ("item took longer than 5 s", "timeout"),

@@ -116,7 +116,7 @@ def test_an_agent_of_another_user_is_killed_and_reaped_like_others(launch: Launc
     pids = daemon.agent_pids()
     assert {Path(f"/proc/{pid}").stat().st_uid for pid in pids} == {pwd.getpwnam(USER).pw_uid}
     daemon.insert(role="drover_operator", jq_type="command", jq_args=f"killjob {pk}")
-    assert daemon.wait(pk, "failed")["jq_endtext"] == "killed"
+    assert daemon.wait(pk, "failed")["jq_endtext"] == "killed by command of drover_operator"
     daemon.until(lambda: not daemon.agent_pids())
 
 

@@ -158,7 +158,7 @@ def endless(daemon: Daemon) -> Iterator[None]:
         ("cancel {}", "held", "cancelled", "cancelled"),
         ("cancel {}", "running", "cancelled", "cancelled"),
         ("ice {}", "held", "skipped", "on ice"),
-        ("killjob {}", "running", "failed", "killed"),
+        ("killjob {}", "running", "failed", "killed by command of drover_operator"),
     ],
 )
 def test_a_command_half_done_by_a_dead_daemon_is_not_refused_by_the_next(
@@ -235,7 +235,7 @@ def test_a_command_after_a_shutdown_is_carried_out_during_the_drain(launch: Laun
         pks = [command(daemon, words) for words in ("shutdown", f"killjob {pk}")]
     daemon.wait_all(pks)
     assert daemon.wait_exit() == 0
-    assert daemon.row(pk)["jq_endtext"] == "killed"
+    assert daemon.row(pk)["jq_endtext"] == "killed by command of drover_operator"
 
 
 def test_a_job_below_a_command_runs_when_the_command_has_ended(launch: Launch, text: str) -> None:

@@ -43,7 +43,7 @@ def test_one_command_cancels_all_queued_jobs_of_a_type(launch: Launch, ask: Ask)
     assert done == Done(0, "cancel: 3,000 of 3,000 jobs\n", "")
     assert states(daemon, "other") == {"cancelled": 3000, "held": 1}
     assert daemon.value(COMMANDS) == 1
-    assert daemon.row(held - 1)["jq_endtext"] == "because"
+    assert daemon.row(held - 1)["jq_endtext"] == "cancelled by drover_operator: because"
     assert daemon.value("select count(*) from drover.claimable") == 0
 
 
@@ -77,7 +77,9 @@ def test_jobs_in_hand_are_killed_by_one_command(launch: Launch, ask: Ask) -> Non
     jobs = daemon.insert_all([{"jq_type": "puppet", "jq_args": "sleep 600"} for _ in range(2)])
     daemon.until(lambda: states(daemon, "puppet").get("running") == 2)
     assert ask("kill --type puppet --yes").out == "kill: 2 of 2 jobs\n"
-    assert [row["jq_endtext"] for row in daemon.wait_all(jobs, "failed")] == ["killed"] * 2
+    assert [row["jq_endtext"] for row in daemon.wait_all(jobs, "failed")] == [
+        "killed by command of drover_operator"
+    ] * 2
 
 
 def test_jobs_in_hand_of_another_group_are_ended_by_its_daemon(launch: Launch) -> None:
@@ -86,7 +88,7 @@ def test_jobs_in_hand_of_another_group_are_ended_by_its_daemon(launch: Launch) -
     job = far.insert(jq_type="puppet", jq_args="sleep 600", jq_queue="far")
     far.wait(job, "running")
     give(far, "cancel enough", queue="far")
-    assert far.wait(job, "cancelled")["jq_endtext"] == "enough"
+    assert far.wait(job, "cancelled")["jq_endtext"] == "cancelled by drover_operator: enough"
 
 
 def test_answer_counts_apart_what_was_given_to_another_group(launch: Launch, ask: Ask) -> None:
@@ -174,3 +176,26 @@ def test_move_of_one_job_is_refused_without_its_queue(launch: Launch, ask: Ask) 
     assert daemon.row(job)["jq_queue"] == "night"
     assert ask(f"move {job} nosuch") == Done(1, "", "drover: no queue nosuch\n")
     assert ask("move --type other nosuch --yes") == Done(1, "", "drover: no queue nosuch\n")
+
+
+def test_jobs_say_who_cancelled_or_killed_them_by_one_command_or_by_many_g11(launch: Launch, ask: Ask) -> None:
+    daemon = launch("[hosts.local]\n" + puppet(slots=3))
+    waiting, bulk = daemon.insert(jq_type="other"), daemon.insert(jq_type="others")
+    running, killed, many = (daemon.insert(jq_type="puppet", jq_args="sleep 600") for _ in range(3))
+    daemon.wait_all([running, killed, many], "running")
+    ask(f"cancel --reason enough {waiting} {running}")
+    ask(f"kill {killed}")
+    ask("cancel --type others --yes")
+    ask("kill --type puppet --yes")
+    daemon.wait_all([waiting, running, bulk], "cancelled")
+    daemon.wait_all([killed, many], "failed")
+    at = "to_char(jq_endtime, 'HH24:MI')"
+    times = {row["jq_pk"]: row["at"] for row in daemon.execute(f"select jq_pk, {at} as at from drover.jobqueue")}
+    assert {job: daemon.why(job) for job in (waiting, running, bulk, killed, many)} == {
+        waiting: f"cancelled by drover_operator at {times[waiting]}: enough",
+        running: f"cancelled by drover_operator at {times[running]}: enough",
+        bulk: f"cancelled by drover_operator at {times[bulk]}",
+        killed: f"failed (killed): killed by command of drover_operator at {times[killed]}",
+        many: f"failed (killed): killed by command of drover_operator at {times[many]}",
+    }
+    assert f"cancelled by drover_operator at {times[bulk]}\n" in ask(f"show {bulk}").out

@@ -186,9 +186,9 @@ def test_cancel_and_kill_end_jobs_and_refusals_exit_with_1_j119(launch: Launch, 
     daemon = launch(text)
     first, second = running(daemon), daemon.insert(jq_type="unknown")
     assert ask(f"kill {first}") == Done(0, f"job {first}: is being killed\n", "")
-    assert daemon.wait(first, "failed")["jq_endtext"] == "killed"
+    assert daemon.wait(first, "failed")["jq_endtext"] == "killed by command of drover_operator"
     assert ask(f"cancel {second} --reason obsolete").status == 0
-    assert daemon.wait(second, "cancelled")["jq_endtext"] == "obsolete"
+    assert daemon.wait(second, "cancelled")["jq_endtext"] == "cancelled by drover_operator: obsolete"
     third = daemon.insert(jq_type="unknown")
     mixed = ask(f"kill {third} {first}")
     assert (mixed.status, mixed.out, len(mixed.err.splitlines())) == (1, "", 2)

@@ -174,4 +174,4 @@ def test_daemon_retries_and_cancels_what_filters_choose(launch: Launch, ask: Ask
     answer = json.loads(ask("cancel --queue mail --reason because --yes --json").out)
     assert (answer["ok"], answer["words"]) == (True, "cancel all because")
     assert answer["result"] == {"jobs": 1, "given": {}, "refused": 0, "reasons": {}}
-    assert daemon.wait(held, "cancelled")["jq_endtext"] == "because"
+    assert daemon.wait(held, "cancelled")["jq_endtext"] == "cancelled by drover_operator: because"

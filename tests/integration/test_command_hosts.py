@@ -35,7 +35,7 @@ def behind(name: str, command: list[str], **keys: int) -> str:
 
 def kill_job(daemon: Daemon, pk: int) -> None:
     daemon.insert(jq_type="command", jq_args=f"killjob {pk}", role="drover_operator")
-    assert daemon.wait(pk, "failed")["jq_endtext"] == "killed"
+    assert daemon.wait(pk, "failed")["jq_endtext"] == "killed by command of drover_operator"
 
 
 @pytest.mark.slow

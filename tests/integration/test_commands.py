@@ -54,7 +54,11 @@ def test_killjob_ends_a_running_job_as_failed_f134(launch: Launch, text: str, ga
     pk = working(daemon, gate, jq_retries=3)
     assert told(daemon, f"killjob {pk}") == f"job {pk}: is being killed"
     row = daemon.wait(pk, "failed")
-    assert (row["jq_endtext"], row["jq_end_bits"], row["jq_wanted"]) == ("killed", 2, None)
+    assert (row["jq_endtext"], row["jq_end_bits"], row["jq_wanted"]) == (
+        "killed by command of drover_operator",
+        2,
+        None,
+    )
     daemon.wait(daemon.insert(jq_type="a", jq_args="next"))
     slots = "select status_spawns, status_state_name, status_reason from drover.scheduler_status where status_slot >= 0"
     assert all(row["status_state_name"] != "ST_FAIL" for row in daemon.execute(slots))
@@ -66,7 +70,7 @@ def test_killjob_kills_the_agent_starting_for_the_job_f134(launch: Launch) -> No
     daemon.until(daemon.agent_pids)
     told(daemon, f"killjob {pk}")
     daemon.until(lambda: not daemon.agent_pids(), what="the agent that was starting lives on")
-    assert daemon.wait(pk, "failed")["jq_endtext"] == "killed"
+    assert daemon.wait(pk, "failed")["jq_endtext"] == "killed by command of drover_operator"
 
 
 def test_killjob_of_a_query_kills_what_runs_and_drops_the_rest_f135(
@@ -77,7 +81,7 @@ def test_killjob_of_a_query_kills_what_runs_and_drops_the_rest_f135(
     daemon.until(lambda: len(lines(record)) == 2)
     told(daemon, f"killjob {pk}")
     row = daemon.wait(pk, "failed")
-    assert (row["jq_endtext"], row["jq_itemsprocessed"]) == ("killed", 0)
+    assert (row["jq_endtext"], row["jq_itemsprocessed"]) == ("killed by command of drover_operator", 0)
     daemon.wait(daemon.insert(jq_type="a", jq_args="after"))
     assert len(lines(record)) == 3
 
@@ -114,7 +118,7 @@ def test_a_killed_job_stays_killed_when_its_daemon_dies_f134(launch: Launch, tmp
     assert first.row(jobs[0])["jq_state"] == "running"  # its agent heeds no hang-up
     first.kill()
     second = launch(text)
-    assert second.wait(jobs[0], "cancelled")["jq_endtext"] == "not wanted any more"
+    assert second.wait(jobs[0], "cancelled")["jq_endtext"] == "cancelled by drover_operator: not wanted any more"
 
 
 def test_killing_and_deleting_a_running_job_frees_its_slot_f138(
@@ -148,7 +152,7 @@ def test_cancel_ends_a_job_in_any_state_before_its_end_t25_t21(
     for pk in (claimed, depends, running, queued, blocked, held, waiting):
         told(daemon, f"cancel {pk} no  longer wanted")
         row = daemon.wait(pk, "cancelled")
-        assert (row["jq_endtext"], row["jq_end_bits"]) == ("no longer wanted", 2)
+        assert (row["jq_endtext"], row["jq_end_bits"]) == ("cancelled by drover_operator: no longer wanted", 2)
     assert told(daemon, f"cancel {queued}", "failed") == f"job {queued} has ended: it is cancelled"
     assert lines(record) == [f"gate:{gate}"]
 
@@ -337,7 +341,7 @@ def test_jobs_that_were_cancelled_while_no_daemon_ran_never_start_t66(launch: La
     orders = [command(first, f"cancel {pk} not wanted") for pk in pks]
     second = launch(PATIENT + text)
     rows = second.wait_all(pks, "cancelled")
-    assert {(row["jq_attempt"], row["jq_endtext"]) for row in rows} == {(0, "not wanted")}
+    assert {(row["jq_attempt"], row["jq_endtext"]) for row in rows} == {(0, "cancelled by drover_operator: not wanted")}
     second.wait_all(orders)
     second.wait(second.insert(jq_type="a", jq_args="wanted"))
     assert lines(record) == ["wanted"]

@@ -431,7 +431,7 @@ def test_job_on_a_host_that_is_down_can_be_cancelled_c41(launch: Launch, site: S
     server.kill()
     daemon.until(lambda: "adopted, detached" in daemon.stderr())
     daemon.insert(jq_type="command", jq_args=f"cancel {pk} enough", role="drover_operator")
-    assert daemon.wait(pk, "cancelled")["jq_endtext"] == "enough"
+    assert daemon.wait(pk, "cancelled")["jq_endtext"] == "cancelled by drover_operator: enough"
     server.begin()
     daemon.until(lambda: not site.entries(), timeout=LONG_PATIENCE_S)
     assert site.starts == [f"{pk}.1"]

@@ -102,7 +102,7 @@ def test_example_cancels_its_job_at_ctrl_c(launch: Launch, follow: Follow, meeti
     assert meeting.hear() == "begun"
     example.read_to(" running")
     example.process.send_signal(signal.SIGINT)
-    assert example.lines()[-1] == f"job {_job(daemon)} cancelled: cancelled"
+    assert example.lines()[-1] == f"job {_job(daemon)} cancelled: cancelled by drover_frontend_sql"
     assert example.process.wait(LONG_PATIENCE_S) == 1
 
 

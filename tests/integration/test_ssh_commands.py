@@ -111,7 +111,7 @@ def test_a_job_is_killed_while_its_remote_start_is_in_flight(
     pk = daemon.insert(jq_type="touch", jq_args="x")
     daemon.until(lambda: "ST_FREE -> ST_PREP slot=0" in daemon.stderr())
     command(daemon, f"killjob {pk}")
-    assert daemon.wait(pk, "failed")["jq_endtext"] == "killed"
+    assert daemon.wait(pk, "failed")["jq_endtext"] == "killed by command of drover_operator"
     net.mend()
     daemon.wait(daemon.insert(jq_type="true", jq_args="x"))
     assert not record.exists()
@@ -126,7 +126,7 @@ def test_a_slow_kill_without_grace_logs_a_bounded_number_of_lines(
     (pk,) = insert_at_gate(daemon, record, gate, 1)
     net.cut()
     command(daemon, f"killjob {pk}")
-    daemon.until(lambda: "reason='killed'" in daemon.stderr())
+    daemon.until(lambda: "reason='killed by command of drover_operator'" in daemon.stderr())
     (near,) = daemon.insert_all([{"jq_type": "command", "jq_args": "status"}], role="drover_operator")
     daemon.wait(near)
     daemon.wait(pk, "failed", timeout=40)

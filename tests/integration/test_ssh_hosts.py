@@ -167,7 +167,7 @@ def test_a_remote_agent_that_ignores_sighup_is_killed_like_a_local_one_f9(launch
     assert pid in at_work(beta)
     watched = [os.pidfd_open(pid)]
     daemon.insert(jq_type="command", jq_args=f"killjob {pk}", role="drover_operator")
-    assert daemon.wait(pk, "failed")["jq_endtext"] == "killed"
+    assert daemon.wait(pk, "failed")["jq_endtext"] == "killed by command of drover_operator"
     assert all_gone(watched)
 
 

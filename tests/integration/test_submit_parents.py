@@ -5,7 +5,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
+from tests import warm
 from tests.cli_tools import DROVER, Drover, environment, finish, insert, one, run_as
 
 
@@ -88,3 +90,14 @@ def test_front_end_that_may_hand_in_no_sql_reads_which_role_may(
         "connect as a role that has the right; see drover-jobqueue(7)\n"
     )
     assert run_as(database_with_roles, config, "frontend_sql", f"submit {words} noop select").status == 0
+
+
+@pytest.mark.parametrize("words", [["submit"], ["schedule", "add", "nightly"]])
+def test_role_that_may_queue_nothing_reads_who_may_though_it_asks_for_attributes(
+    database_with_roles: str, config: Path, active_for_roles: psycopg.Connection, words: list[str]
+) -> None:
+    variables = environment(make_conninfo(database_with_roles, user="drover_readonly"), config)
+    every = ["--every", "1d"] if words[0] == "schedule" else []
+    done = warm.run([*DROVER, *words, *every, "license version=2", "x"], env=variables)
+    assert (done.returncode, count(active_for_roles)) == (2, 0)
+    assert done.stderr.startswith("permission denied for role drover_readonly, which may not queue jobs; members of ")

@@ -144,7 +144,7 @@ def test_a_tenants_admin_cancels_what_a_member_runs_t60_t61(daemon: Daemon, meet
     site.owner.execute(f"grant {site.role('lab')} to {site.role('bert')} with admin option".encode())
     job = running(daemon, meeting, site.login("anna"))
     site.login("bert").execute(f"select drover.command('cancel {job} enough')".encode())
-    assert daemon.wait(job, "cancelled")["jq_endtext"] == "enough"
+    assert daemon.wait(job, "cancelled")["jq_endtext"] == f"cancelled by {site.role('bert')}: enough"
 
 
 def test_a_tenants_admin_releases_what_a_member_holds_and_the_jobs_below_t60(daemon: Daemon, site: Site) -> None:

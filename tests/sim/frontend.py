@@ -168,7 +168,7 @@ def command_job(sim: "Sim") -> None:
     verb = sim.rng.choice(("kill", "cancel", "signal"))
     if verb == "signal":
         core.signal(row.pk, 15)
-    elif verb == "kill" and core.kill(row.pk, sim.now):
+    elif verb == "kill" and core.kill(row.pk, "killed", sim.now):
         row.wanted = row.wanted or FAILED
     elif verb == "cancel" and core.cancel(row.pk, "not wanted", sim.now):
         row.wanted = row.wanted or CANCELLED

@@ -241,7 +241,7 @@ def test_a_killed_query_stays_killed_when_its_connection_is_lost() -> None:  # s
     core.handle(e.Created(0, 100), 0.0)
     core.agent_output(0, b"OK\n", 0.0)
     core.schedule(0.0)
-    assert core.kill(1, 1.0)
+    assert core.kill(1, "killed", 1.0)
     core.handle(e.NotExpanded(1, "the connection was lost", again=True), 2.0)
     core.handle(e.Gone(0, code=None, signal="SIGKILL"), 3.0)
     (saved,) = core.state.outbox.saves.values()

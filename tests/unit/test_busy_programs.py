@@ -75,6 +75,6 @@ def test_status_and_why_name_the_type_while_its_work_waits() -> None:
     told = f"{WHY}; tried again on host alpha within 1 s"
     assert [row["reason"] for row in core.report.agent_rows(0.0)] == [told, None]
     assert told in core.report.scheduler_row(1, "serving", 1.0, {}, {})["parameter"]
-    core.kill(1, 0.5)
+    core.kill(1, "killed", 0.5)
     core.tick(0.5)
     assert [row["reason"] for row in core.report.agent_rows(0.5)] == [None, None]

@@ -13,7 +13,7 @@ from scheduler.drivers.statements import Failure
 from scheduler.model.queue_requests import Cells
 from tests.core_tools import make_core
 
-PAUSE = (b"7", b"pause", None, None, b"f", b"f", b"f", b"t")
+PAUSE = (b"7", b"pause", None, None, b"", b"f", b"f", b"f", b"t")
 SHUTDOWN = (b"8", b"shutdown", *PAUSE[2:])
 A_READ = [(b"%d" % pk, *PAUSE[1:]) for pk in range(1, ONE_READ + 1)]
 

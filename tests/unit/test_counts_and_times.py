@@ -76,7 +76,7 @@ def test_item_count_of_a_job_whose_agent_dies_or_is_killed_is_kept_f158() -> Non
     core = make_core()
     slot = at_work(core)
     core.agent_output(slot.number, b"ItemsProcessed 5\n", 0.1)
-    core.kill(1, 0.2)
+    core.kill(1, "killed", 0.2)
     core.handle(e.Gone(slot.number, None, "SIGHUP"), 0.3)
     (row,) = saved(settle(core, 0.3))
     assert (row.state, row.processed) == ("failed", 5)

@@ -273,7 +273,7 @@ def starting(*claims: Claim) -> tuple[Core, Slot]:
 
 def test_killing_a_job_kills_the_agent_starting_for_it_at_once_f134() -> None:
     core, slot = starting(claim(1))
-    core.kill(1, 1.0)
+    core.kill(1, "killed", 1.0)
     assert (slot.state, e.Kill(slot.number) in core.take_effects(1.0)) == (ST_FREEING, True)
     assert [row.state for row in saved(settle(core, 1.0))] == ["failed"]
     core.handle(e.Gone(slot.number, signal="SIGHUP"), 1.1)

@@ -79,7 +79,7 @@ def test_the_status_of_a_command_that_could_not_be_started_is_saved_unless_it_wa
     turn(core, claim(1))
     (number,) = spawned(core)
     if is_killed:
-        core.kill(1, 0.5)
+        core.kill(1, "killed", 0.5)
     core.handle(e.NotCreated(number, "cannot start 'sha'", code=127), 1.0)
     (row,) = saved(settle(core, 1.0))
     assert isinstance(row, SaveRow)

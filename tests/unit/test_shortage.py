@@ -104,7 +104,7 @@ def test_a_killed_job_whose_process_cannot_start_ends_killed() -> None:
     core = make_core(RUN)
     turn(core, claim(1, "run"))
     numbers = spawned(core)
-    core.kill(1, 0.0)
+    core.kill(1, "killed", 0.0)
     refuse(core, numbers)
     assert [(row.pk, row.state) for row in saved(settle(core))] == [(1, "failed")]
 

@@ -40,7 +40,7 @@ def up_and_left(times: list[float]) -> Slot:
     core = make_core()
     for pk, now in enumerate(times, start=1):
         slot = ready(core, claim(pk), now=now)
-        core.kill(pk, now)
+        core.kill(pk, "killed", now)
         core.take_effects(now)
         core.handle(e.Gone(slot.number, why="it is left", left=True), now)
     return core.state.slots.all[0]

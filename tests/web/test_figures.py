@@ -177,14 +177,15 @@ def test_lines_of_plots_have_the_names_of_statistics(daemon: Daemon, database: s
     assert page.count('data-labels="["median", "95th percentile"]"') == 2
 
 
-def test_page_of_a_failed_job_says_once_why(daemon: Daemon, database: str) -> None:
+def test_page_of_a_failed_job_says_why_above_it_and_in_its_log_alone(daemon: Daemon, database: str) -> None:
     (job, *_) = daemon.execute("select jq_pk, jq_endtext from drover.jobs where jq_state = 'failed' limit 1")
     app = make_app(make_conninfo(database, user="drover_operator"), "default", KEY)
     with TestClient(app, base_url=ORIGIN, follow_redirects=False) as client:
         client.post("/sign-in", data={"role": "", "password": KEY})
         page = client.get(f"/jobs/{job['jq_pk']}").text
     assert "timed out" in job["jq_endtext"]
-    assert text_of(page).count(job["jq_endtext"]) == 1
+    assert text_of(page).count(job["jq_endtext"]) == 2
+    assert page.partition("<h2>Log</h2>")[2].count(job["jq_endtext"]) == 1
     assert "<progress" not in page  # it is one item
 
 

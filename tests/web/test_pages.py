@@ -273,3 +273,107 @@ def test_overview_has_an_end_however_many_types_are_invented(operator: TestClien
     while len(more := re.findall("and [0-9]{3} more", page := operator.get("/").text)) < 3:
         assert monotonic() < deadline, more  # counts are kept for a moment, and may be those of an earlier page
     assert (len(more), page.count("<tr>") < 300) == (3, True)
+
+
+def test_job_list_shows_the_host_and_how_far_an_sql_job_is(operator: TestClient, rows: psycopg.Connection) -> None:
+    (job,) = rows.execute(  # type: ignore[misc]
+        "insert into drover.jobqueue (jq_type, jq_args, jq_msq) values ('noop', 'select 1', true) returning jq_pk"
+    ).fetchone()
+    finish(rows, job, "failed", 2, "50 items failed, 0 tolerated")
+    rows.execute(
+        "update drover.jobqueue set jq_done_host = 'far.example.org', jq_itemsprocessed = 1450,"
+        " jq_itemsfailed = 50, jq_itemstotal = 2000 where jq_pk = %s",
+        (job,),
+    )
+    row = next(row for row in operator.get("/jobs").text.split("<tr>") if f'href="/jobs/{job}"' in row)
+    assert "1,500 of 2,000 items, 50 failed" in text_of(row)
+    assert "far.example.org" in text_of(row)
+    page = text_of(operator.get(f"/jobs/{job}").text)
+    assert "1,500 of 2,000 items, 50 failed" in page
+    assert "the reason of each" not in page
+
+
+def test_page_of_a_job_shows_its_log_though_that_only_repeats_the_end(
+    operator: TestClient, rows: psycopg.Connection
+) -> None:
+    job = insert(rows)
+    finish(rows, job, "failed", 2, "no such file")
+    assert "<h2>Log</h2>" not in operator.get(f"/jobs/{job}").text
+    write_log(rows, job, "failed: no such file", "ERROR")
+    page = operator.get(f"/jobs/{job}").text
+    assert "failed: no such file" in text_of(page.partition("<h2>Log</h2>")[2])
+
+
+@pytest.mark.parametrize(
+    ("bits", "otherwise", "parent", "child"),
+    [
+        (1, "wait", "this job starts after it is done; if it ends otherwise, this job keeps waiting",
+         "it starts after this job is done; if this job ends otherwise, it keeps waiting"),
+        (2, "skip", "this job starts after it has failed; if it ends otherwise, this job is skipped",
+         "it starts after this job has failed; if this job ends otherwise, it is skipped"),
+        (3, "wait", "this job starts after it has ended", "it starts after this job has ended"),
+    ],
+)  # fmt: skip
+def test_dependencies_are_sentences(
+    operator: TestClient, rows: psycopg.Connection, bits: int, otherwise: str, parent: str, child: str
+) -> None:
+    above, below = insert(rows), insert(rows)
+    rows.execute(
+        "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits, jdep_on_unmet)"
+        " values (%s, %s, %s, %s)", (below, above, bits, otherwise),
+    )  # fmt: skip
+    assert parent in text_of(operator.get(f"/jobs/{below}").text)
+    assert child in text_of(operator.get(f"/jobs/{above}").text)
+    rows.execute("update drover.jobdepends set jdep_met_at = now() where jdep_jq_fk = %s", (below,))
+    assert re.search(r"it (is done|has failed|has ended) at  *\d\d:\d\d", text_of(operator.get(f"/jobs/{below}").text))
+
+
+def test_page_of_a_cancelled_job_says_who_and_when_once_g11(operator: TestClient, rows: psycopg.Connection) -> None:
+    job = insert(rows)
+    rows.execute(
+        "update drover.jobqueue set jq_state = 'cancelled', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2,"
+        " jq_endtext = 'cancelled by ops: wrong directory' where jq_pk = %s",
+        (job,),
+    )
+    page = text_of(operator.get(f"/jobs/{job}").text)
+    assert len(re.findall(r"cancelled by ops at \d\d:\d\d: wrong directory", page)) == 1
+    assert page.count("wrong directory") == 1
+
+
+def test_long_reason_is_cut_above_a_job_and_whole_below(operator: TestClient, rows: psycopg.Connection) -> None:
+    job = insert(rows)
+    finish(rows, job, "failed", 2, "no way " * 200 + "at all")
+    page = text_of(operator.get(f"/jobs/{job}").text)
+    assert page.count("at all") == 1
+    assert page.count("no way") < 270
+
+
+def test_many_items_that_failed_name_the_command_that_lists_all(operator: TestClient, rows: psycopg.Connection) -> None:
+    few, many = failed_items(rows, 2), failed_items(rows, 500)
+    assert f"drover items {few}" not in operator.get(f"/jobs/{few}").text
+    page = operator.get(f"/jobs/{many}").text
+    assert f"<code>drover items {many}</code>" in page
+    assert page.partition("<h2>Items that failed</h2>")[2].partition("</table>")[0].count("<tr>") == 11
+
+
+def failed_items(rows: psycopg.Connection, count: int) -> int:
+    """Return an SQL job of which so many items failed."""
+    query = "insert into drover.jobqueue (jq_type, jq_args, jq_msq) values ('noop', 'select 1', true) returning jq_pk"
+    (job,) = rows.execute(query).fetchone()  # type: ignore[misc]
+    rows.execute("update drover.jobqueue set jq_itemsfailed = %s where jq_pk = %s", (count, job))
+    rows.execute(
+        "insert into drover.item_failure (item_jq_fk, item_attempt, item_key, item_line, item_reason)"
+        " select %s, 1, i::text, 'line', 'reason' from generate_series(1, %s) i",
+        (job, count),
+    )
+    return int(job)
+
+
+def test_json_of_a_job_is_shown_in_its_own_letters(operator: TestClient, rows: psycopg.Connection) -> None:
+    (job,) = rows.execute(  # type: ignore[misc]
+        "insert into drover.jobqueue (jq_type, jq_args, jq_variables) values ('noop', 'x', %s) returning jq_pk",
+        ('{"note": "ملاحظة 说明", "raw": "\\u001b[31m"}',),
+    ).fetchone()
+    page = unescape(operator.get(f"/jobs/{job}").text)
+    assert '"note": "ملاحظة 说明"' in page
+    assert "\x1b" not in page

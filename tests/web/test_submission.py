@@ -135,8 +135,41 @@ def test_role_that_may_not_queue_is_told_so(web_database: str, rows: psycopg.Con
     before = count(rows)
     with signed_in(web_database, "drover_readonly") as client:
         page = client.get("/submit").text
-        assert "Role drover_readonly may not queue jobs" in page
+        assert "role drover_readonly may not queue jobs" in page
         assert "<textarea" not in page
         answer = client.post("/submit", data={"token": token_of(page), **FORM})
-        assert answer.status_code == 422
+        assert answer.status_code == 403
+    assert count(rows) == before
+
+
+@pytest.mark.parametrize("kind", ["noop", "license version=2"])
+def test_form_of_a_role_that_may_not_queue_names_the_right_and_who_has_it(web_database: str, kind: str) -> None:
+    with signed_in(web_database, "drover_readonly") as client:
+        token = token_of(client.get("/submit").text)
+        answer = client.post("/submit", data={"token": token, **FORM, "type": kind})
+    assert answer.status_code == 403
+    assert "role drover_readonly may not queue jobs: members of drover_frontend, " in answer.text
+    assert "find_agent_type" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/act", {"about": "job", "verb": "cancel", "word": "1"}),
+        ("/act", {"about": "queue", "verb": "pause", "word": "default"}),
+        ("/act", {"about": "host", "verb": "host-disable", "word": "local"}),
+        ("/act", {"about": "agent", "verb": "agent-disable", "word": "noop"}),
+        ("/act", {"about": "schedule", "verb": "schedule-run", "word": "nightly"}),
+        ("/act", {"about": "condition", "verb": "unblock", "word": "x"}),
+        ("/jobs/all", {"verb": "cancel", "count": "9"}),
+    ],
+)
+def test_command_of_a_role_that_may_give_none_names_the_right_and_who_has_it(
+    web_database: str, rows: psycopg.Connection, path: str, fields: dict[str, str]
+) -> None:
+    before = count(rows)
+    with signed_in(web_database, "drover_readonly") as client:
+        answer = client.post(path, data={"token": token_of(client.get("/jobs").text), **fields})
+    assert answer.status_code == 403
+    assert "role drover_readonly may not give commands: members of drover_operator may, and those of" in answer.text
     assert count(rows) == before
