@@ -12,8 +12,9 @@ TYPES = ("noop", "sha256", "convert", "license", "thumbnails-of-scanned-pages", 
 QUEUES = ("default", "bulk", "night", "interactive", LONG, "paused")
 HOSTS = ("alpha", "beta", "gamma.example.org", LONG, "down")
 TROUBLED = """
-update drover.agent set agent_blocked_until = now() + interval '1 hour', agent_blocked_since = now() - interval '10 min',
-       agent_reason = 'exit status 127: sh: 1: convert: not found, while it was started for the sixth time on host alpha'
+update drover.agent
+   set agent_blocked_until = now() + interval '1 hour', agent_blocked_since = now() - interval '10 min',
+       agent_reason = 'exit status 127: sh: 1: convert: not found, as it was started for the sixth time on host alpha'
  where agent_type = 'convert';
 update drover.host set host_down_until = now() + interval '1 hour',
        host_reason = 'ssh: connect to host down.example.org port 22: Connection refused' where host_name = 'down';
@@ -47,7 +48,8 @@ select n, (%(types)s::text[])[1 + n %% %(kinds)s], (%(queues)s::text[])[1 + n / 
        state::drover.job_state, case when state in ('claimed', 'running') then %(owner)s::uuid end,
        case when state in ('held', 'queued') then 0 else 1 end, queued,
        case when state not in ('held', 'queued', 'blocked') then queued + waited end,
-       case when ends then queued + waited + ran end, case when not ends then 0 when state in ('done', 'skipped') then 1 else 2 end,
+       case when ends then queued + waited + ran end,
+       case when not ends then 0 when state in ('done', 'skipped') then 1 else 2 end,
        n %% 97 = 0, case n %% 5 when 0 then 'b' else 'n' end,
        case n %% 9 when 0 then 'select pk, path from files where batch = ' || n || ' order by pk'
                    when 1 then '/srv/scans/2026/' || repeat('a-long-folder/', n %% 8) || n || '.tif'
@@ -63,8 +65,8 @@ select n, (%(types)s::text[])[1 + n %% %(kinds)s], (%(queues)s::text[])[1 + n / 
        case when state = 'failed' then 7 end
   from (select n, case when n > %(jobs)s - 40 then (array['running', 'claimed', 'queued', 'failed'])[1 + n %% 4]
                        when n %% 5 = 0 then 'queued' when n %% 199 = 0 then 'held' when n %% 211 = 0 then 'blocked'
-                       when n %% 23 = 0 then 'failed' when n %% 157 = 0 then 'cancelled' when n %% 163 = 0 then 'skipped'
-                       when n %% 401 = 0 then 'ignored' else 'done' end as state,
+                       when n %% 23 = 0 then 'failed' when n %% 157 = 0 then 'cancelled'
+                       when n %% 163 = 0 then 'skipped' when n %% 401 = 0 then 'ignored' else 'done' end as state,
                now() - (%(jobs)s - n) * interval '0.2 s' - interval '2 min' as queued,
                (1 + n %% 40) * interval '1 s' as waited, (1 + n %% 17) * interval '0.7 s' as ran
           from generate_series(1, %(jobs)s) n) j
