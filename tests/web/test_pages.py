@@ -163,10 +163,9 @@ def test_overview_says_whom_a_warning_is_about_and_how_bad_it_is(
     insert(rows, "unheardof")
     for client in (visitor, operator):
         page = client.get("/").text
-        assert "unserved type unheardof: no scheduler serves it, it is not configured;" in " ".join(
-            text_of(page).split()
-        )
-        assert '<p class="note warning"><strong>unserved</strong>' in page
+        told = "warning unserved type unheardof: no scheduler serves it, it is not configured;"
+        assert told in " ".join(text_of(page).split())
+        assert '<li class="note warning"><span class="level">warning</span> <strong>unserved</strong>' in page
     assert "role drover_readonly does not see" in visitor.get("/").text
 
 
