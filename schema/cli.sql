@@ -933,9 +933,6 @@ select jq_pk as job, jq_type as type, jq_state::text as state, now() - jq_startt
  where jq_state in ('claimed', 'running', 'blocked')
  order by jq_state = 'blocked', jq_starttime, jq_pk limit :limit
 
--- name: job_counts
-select type, state::text, sum(jobs)::bigint from drover.job_states group by type, state order by type, state::text
-
 -- name: waiting_counts
 -- Count the jobs of each type by state; of those that are queued, some could start, others wait for a time or for jobs.
 select type, case when waits_for is not null then 'for_' || waits_for when state = 'queued' then 'could_start'

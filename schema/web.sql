@@ -45,6 +45,7 @@ select has_any_column_privilege('drover.jobqueue', 'insert') as may_insert,
 select jq_pk as job, jq_name as name, jq_type as type, jq_state::text as state, jq_urgent as urgent,
        jq_priority as priority, jq_queue as queue, jq_host as host, jq_done_host as run_host,
        jq_submitter as submitter, jq_job_fk as group, jq_queued as queued, jq_starttime as start, jq_endtime as end,
+       jq_itemsprocessed as processed,
        case when jq_msq and (jq_itemsprocessed + jq_itemsfailed > 0 or jq_state = 'running')
             then drover.progress(jq_itemsprocessed, jq_itemsfailed, jq_itemstotal, jq_elapsedtime,
                                  case when jq_state = 'running' then jq_expected_end end) end as progress,

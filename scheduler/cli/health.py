@@ -92,6 +92,7 @@ OF_GROUP: Final = (  # the worst first
     Check("server files", "server_replaced",
           "if it stays so, install the binaries that are named, and look into the log beside its data"),
 )  # fmt: skip
+NEXT_OF_GROUP: Final = {check.kind: check.next for check in OF_GROUP}
 OF_SITE: Final = (  # each has its own next step
     Check(STOPPED, "site_stops", ""),
     Check("site object", "site_objects", ""),
@@ -178,10 +179,20 @@ def by_urgency(warnings: Iterable[Row]) -> list[Row]:
 
 def sentence(row: Row) -> tuple[str, str]:
     """Return the kind of a warning, and the rest of it: who, for how long, what, and what to do next."""
+    kind, told, next_step = in_parts(row)
+    return kind, f"{told}; next: {next_step}" if next_step else told
+
+
+def in_parts(row: Row) -> tuple[str, str, str]:
+    """Return the kind of a warning, who, for how long and what as one text, and what to do next."""
     kind, who, age, what, next_step = row
     whose = ", ".join(filter(None, (who, f"for {cell(age)}" if age else "")))
-    told = ": ".join(filter(None, (whose, what)))
-    return kind, f"{told}; next: {next_step}" if next_step else told
+    return kind, ": ".join(filter(None, (whose, what))), next_step
+
+
+def next_of(kind: str, who: str) -> str:
+    """Return what to do next about a warning of a group."""
+    return NEXT_OF_GROUP[kind].replace("TYPE", who.removeprefix("type "))
 
 
 def read_group(session: Session, name: str) -> dict[str, Any]:
@@ -214,13 +225,12 @@ def _told_once(warnings: Iterable[Row]) -> Iterator[Row]:
 
 
 def _group_warnings(session: Session, group: str, most: int) -> Iterator[Row]:
-    for kind, statement, next_step in OF_GROUP:
+    for kind, statement, _ in OF_GROUP:
         found = look(session, partial(session.first, most, "", statement, group=group))
         if isinstance(found, NotLooked):
             yield _not_looked_for(kind, found)
             continue
-        for who, age, what in found.rows:
-            yield kind, who, age, what, next_step.replace("TYPE", who.removeprefix("type "))
+        yield from ((kind, who, age, what, next_of(kind, who)) for who, age, what in found.rows)
         yield from _left_out(kind, found.left)
     yield from _unserved(session, group, most)
 

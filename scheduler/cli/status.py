@@ -8,7 +8,6 @@ prints all.
 import os
 import sys
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -41,7 +40,6 @@ from scheduler.cli.wait import WAITING_NAME, redraw
 from scheduler.errors import ConfigError, DroverError, NoDatabaseYetError
 from scheduler.model.config import Config
 from scheduler.model.list_bounds import LISTED, UNBOUNDED, WORST, and_more
-from scheduler.model.states import JOB_STATES
 from scheduler.package_data import version
 
 # Parts that are empty for a role that sees less than all of drover.scheduler_status.
@@ -226,14 +224,6 @@ def _cut(table: Table, most: int) -> Table:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int)
-
-
-def jobs_in_states(counts: Sequence[tuple[str, str, int]]) -> dict[str, int]:
-    """Return how many jobs each state has; commands are left out."""
-    jobs = Counter[str]()
-    for kind, state, count in counts:
-        jobs[state] += count if kind != "command" else 0
-    return {state: jobs[state] for state in JOB_STATES}
 
 
 # ---- drover without a command

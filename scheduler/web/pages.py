@@ -1,7 +1,7 @@
 """What the pages show: each function reads by a session and returns a template and its values."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -10,18 +10,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from scheduler.cli.database_session import NOTHING, Session
-from scheduler.cli.health import group_warnings, headline, level_of, read_group, sentence
+from scheduler.cli.health import CRITICAL, headline, read_group
 from scheduler.cli.job_lists import find, reading
+from scheduler.cli.job_totals import IN_WORDS, WAITING, Counts, totals
 from scheduler.cli.output import Table
 from scheduler.cli.show import ATTEMPTS, EDGES, ITEMS, LOG_LINES, Description, describe
-from scheduler.cli.status import jobs_in_states
 from scheduler.cli.top import LETTERS
 from scheduler.model.counters import STARTED, quantile
 from scheduler.model.list_bounds import LISTED
-from scheduler.model.states import CANCELLED, DONE, IN_HAND, JOB_STATES, TERMINAL
+from scheduler.model.states import CANCELLED, DONE, IN_HAND, JOB_STATES, QUEUED, TERMINAL
 from scheduler.model.verbs import LARGEST_PK
-from scheduler.web import job_filter, slot_cells
-from scheduler.web.dependency_graph import draw
+from scheduler.web import job_filter, slot_cells, trouble
+from scheduler.web.dependency_graph import draw, draw_narrow
 from scheduler.web.templating import clock
 
 ROWS: Final = 50
@@ -30,6 +30,7 @@ LEAST_MINUTES: Final = 5  # of plots, beside the last one: the axis of a single 
 PLOT_AGE_S: Final = 5.0
 COUNT_AGE_S: Final = 0.5
 MOST_SLOTS: Final = 1000
+SHOWN_TROUBLES: Final = 5  # beside all that are critical; the others are one click away
 OUTPUT_BYTES: Final = 65_536
 DEEP: Final = 12  # steps to relatives in the picture of dependencies
 MOST_RELATIVES: Final = 40  # above the job, and below it
@@ -56,44 +57,61 @@ Draw = Callable[[Request, Session], Page]
 
 
 def overview(request: Request, session: Session) -> Page:
-    """Show who schedules, what is wrong, queues, hosts, slots, and how fast jobs end."""
+    """Show what is wrong, who schedules, how many jobs there are, how fast they end, queues, types, hosts and slots."""
     group: str = request.app.state.group
     cached = request.state.login.cached
     with session.connection.transaction():
         facts = read_group(session, group)
-        counts = cached("counts", COUNT_AGE_S, lambda: session.rows("job_counts"))
-        agents, types = session.first(LISTED, "", "list_agent"), types_of(counts)
-        lists = {
-            "queues": session.first(LISTED, "", "list_queue"),
-            "hosts": session.first(LISTED, "", "list_host"),
-        }
-        slots = Table("", (), ())
-        if session.access["scheduler_status"] != NOTHING:
-            slots = session.first(MOST_SLOTS, "", "slots", group=group)
-        troubled = slot_cells.in_trouble(slots.records())
-        names = {agent["type"] for agent in agents.records()}
-        others = [(name, states) for name, states in types if name not in names]
+        warnings = trouble.warnings_of(request.state.login, session, group)
+        counts = cached("counts", COUNT_AGE_S, lambda: session.rows("waiting_counts"))
+        agents, queues, hosts = (session.first(LISTED, "", f"list_{name}") for name in ("agent", "queue", "host"))
+        slots = slots_of(session, group)
+        of_slots = slots.records()
+        troubles = trouble.as_shown(trouble.found(facts, warnings, of_slots, hosts.records()))
+        types, others = split(types_of(counts), {agent["type"] for agent in agents.records()})
         values = {
-            "headline": headline(facts),
-            "is_active": facts["active"],
-            "warnings": [(level_of(row), *sentence(row)) for row in group_warnings(session, group)],
-            "restrictions": session.restrictions("jobqueue", "scheduler_status"),
+            "headline": headline(facts) if facts["active"] else "",
+            "troubles": troubles,
+            "shown": max(SHOWN_TROUBLES, sum(each.level == CRITICAL for each in troubles)),
+            "notes_of_role": [*session.restrictions("jobqueue", "scheduler_status"), *trouble.hidden(warnings)],
             "states": jobs_in_states(counts),
-            "types": {name: states for name, states in types if name in names},
+            "queued": queued_in_words(counts),
+            "types": dict(types),
             "others": others[:LISTED],
             "agents": agents.records(),
             "history": cached("history", PLOT_AGE_S, lambda: history(session)),
             "backlog": {row["queue"]: row for row in session.records("backlog")},
-            **{name: table.records() for name, table in lists.items()},
-            "slots": slot_cells.by_host(slots.records()),
-            "troubled": troubled[:LISTED],
+            "queues": queues.records(),
+            "hosts": hosts.records(),
+            "slots": slot_cells.by_host(of_slots),
             "letters": LETTERS,
             "state_words": slot_cells.STATE_WORDS,
-            "left": {name: table.left for name, table in lists.items()}
-            | {"agents": agents.left + len(others[LISTED:]), "slots": slots.left, "troubled": len(troubled[LISTED:])},
+            "left": {
+                "queues": queues.left, "hosts": hosts.left, "slots": slots.left,
+                "agents": agents.left + len(others[LISTED:]),
+            },
             "zone_offset_s": int(zone_offset().total_seconds()),
-        }
+        }  # fmt: skip
     return Page("overview.html", values, poll_s=15.0)
+
+
+def slots_of(session: Session, group: str) -> Table:
+    """Return the slots of a group, as far as the role may see them."""
+    if session.access["scheduler_status"] == NOTHING:
+        return Table("", (), ())
+    return session.first(MOST_SLOTS, "", "slots", group=group)
+
+
+def jobs_in_states(counts: Counts) -> dict[str, int]:
+    """Return how many jobs each state has."""
+    jobs = totals(counts)
+    return {state: sum(jobs[kind] for kind in WAITING) if state == QUEUED else jobs[state] for state in JOB_STATES}
+
+
+def queued_in_words(counts: Counts) -> str:
+    """Return how many of the queued jobs could start, and what the others wait for."""
+    jobs = totals(counts)
+    return ", ".join(f"{jobs[kind]:,} {IN_WORDS[kind]}" for kind in WAITING if jobs[kind])
 
 
 def history(session: Session) -> dict[str, Any]:
@@ -106,13 +124,20 @@ def zone_offset() -> timedelta:
     return datetime.now().astimezone().utcoffset() or timedelta()
 
 
-def types_of(counts: list[tuple[str, str, int]]) -> list[tuple[str, dict[str, int]]]:
-    """Return for each type how many jobs each state has."""
+def types_of(counts: Counts) -> list[tuple[str, dict[str, int]]]:
+    """Return for each type how many jobs each state has, those with the longest queue first."""
     kinds: dict[str, dict[str, int]] = {}
-    for kind, state, count in counts:
+    for kind, waits, count in counts:
+        state = QUEUED if waits in WAITING else waits
         kinds.setdefault(kind, dict.fromkeys(JOB_STATES, 0))[state] += count
-    found = [(kind, states) for kind, states in kinds.items() if kind != "command"]
-    return sorted(found, key=lambda each: (-each[1]["queued"], each[0]))
+    return sorted(kinds.items(), key=lambda each: (-each[1][QUEUED], each[0]))
+
+
+def split(
+    types: list[tuple[str, dict[str, int]]], known: Collection[str]
+) -> tuple[list[tuple[str, dict[str, int]]], list[tuple[str, dict[str, int]]]]:
+    """Return the types that are configured, and the others."""
+    return [each for each in types if each[0] in known], [each for each in types if each[0] not in known]
 
 
 def plots(rows: list[dict[str, Any]], now: datetime) -> dict[str, Any]:
@@ -213,6 +238,7 @@ def job(request: Request, session: Session) -> Page:
         "headline": HEADLINE,
         "unseen": found.unseen,
         "graph": draw(family, number),
+        "narrow": draw_narrow(family, number),
         "has_more": len(family) >= MOST_RELATIVES,
         "streams": {} if session.access["output"] == NOTHING else outputs(session, number),
     }

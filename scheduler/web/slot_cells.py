@@ -25,11 +25,6 @@ def by_host(slots: Iterable[Slot]) -> list[tuple[str, list[Kind]]]:
     return [(host, [_kind(name, of) for name, of in sorted(kinds.items())]) for host, kinds in hosts.items()]
 
 
-def in_trouble(slots: Iterable[Slot]) -> list[Slot]:
-    """Return the slots that failed, or that have a reason for what they are in."""
-    return [slot for slot in slots if slot["state"] == FAILED or slot["reason"]]
-
-
 def _kind(name: str, slots: list[Slot]) -> Kind:
     busy = sum(slot["state"] not in IDLE for slot in slots)
     failed = sum(slot["state"] == FAILED for slot in slots)

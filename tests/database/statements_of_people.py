@@ -67,7 +67,6 @@ JOBS: Final = [
     Case("count_chosen", dear=READS_ALL),
     Case("count_by_kind"),
     Case("command_waits"),
-    Case("job_counts"),
     Case("waiting_counts"),
     Case("jobs_that_could_start"),
     Case("queue_in_short"),

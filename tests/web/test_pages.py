@@ -16,9 +16,13 @@ from scheduler.errors import WorldError
 from scheduler.web.database_sessions import Login
 from scheduler.web.pages import plots
 from scheduler.web.server import make_app
-from tests.cli_tools import finish, insert, write_log
+from tests.cli_tools import CLAIM, END, OWNER, finish, insert, write_log
 from tests.patience import PATIENCE_S
 
+SQL_JOB = """
+insert into drover.jobqueue (jq_type, jq_args, jq_msq) values (%s, 'select 1', true) returning jq_pk"""
+SOME_FAILED = """
+update drover.jobqueue set jq_itemsprocessed = 490, jq_itemsfailed = 10, jq_itemstotal = 500 where jq_pk = %s"""
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PAGES = ["/", "/jobs", "/schedules", "/conditions", "/log"]
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;\x1b[31m\u202e"
@@ -163,11 +167,25 @@ def test_overview_says_whom_a_warning_is_about_and_how_bad_it_is(
     insert(rows, "unheardof")
     for client in (visitor, operator):
         page = client.get("/").text
-        assert "unserved type unheardof: no scheduler serves it, it is not configured;" in " ".join(
-            text_of(page).split()
-        )
-        assert '<p class="note warning"><strong>unserved</strong>' in page
+        told = "warning unserved type unheardof: no scheduler serves it, it is not configured;"
+        assert told in " ".join(text_of(page).split())
+        assert '<li class="note warning"><span class="level">warning</span> <strong>unserved</strong>' in page
     assert "role drover_readonly does not see" in visitor.get("/").text
+
+
+def test_items_of_a_job_are_told_in_the_same_words_by_the_list_and_its_page(
+    operator: TestClient, rows: psycopg.Connection
+) -> None:
+    kind = f"rows{uuid4().hex[:6]}"
+    found = rows.execute(SQL_JOB, (kind,)).fetchone()
+    assert found
+    rows.execute(CLAIM, (OWNER, found[0]))
+    rows.execute(SOME_FAILED, found)
+    rows.execute(END, ("failed", 2, "too many failed", found[0]))
+    for path in (f"/jobs?type={kind}", f"/jobs/{found[0]}"):
+        page = text_of(operator.get(path).text)
+        assert page.count("500 of 500 items, 10 failed") == 1
+        assert "/500" not in page
 
 
 def test_empty_parameter_is_left_out(operator: TestClient, rows: psycopg.Connection) -> None:

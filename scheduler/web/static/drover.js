@@ -131,7 +131,7 @@
       const lines = labels.map((label, n) => ({ label, stroke: colour(n ? "--plot-2" : "--plot-1"), dash: n ? [6, 4] : [], width: 2, spanGaps: true, points: { size: 4 } }));
       each.replaceChildren();
       drawn.push(new uPlot({
-        width: each.clientWidth, height: 190, series: [{ label: "time" }, ...lines], legend: { live: false },
+        width: each.clientWidth, height: each.clientHeight, series: [{ label: "time" }, ...lines], legend: { live: false },
         axes: [{ ...axis, values: clock(Number(each.dataset.offset)) }, { ...axis, size: 56, values: (_plot, values) => values.map((value) => value + (each.dataset.unit === "s" ? " s" : "")) }],
         scales: { y: { range: (_plot, _least, most) => [0, most > 0 ? most * 1.1 : 1] } }, cursor: { show: false },
       }, JSON.parse(each.dataset.plot), each));
