@@ -72,9 +72,9 @@ def test_compiled_modules_have_no_constant_tuple_of_floats_alone() -> None:
 # functions that they replace (tests/faults/failpoints.py).
 VARIABLES = {
     "CREDENTIALS_DIRECTORY", "DROVER_ALLOW_ROOT", "DROVER_BOOT_ID", "DROVER_CONFIG", "DROVER_DAEMON",
-    "DROVER_DATABASE_URL", "DROVER_GUARDIAN", "DROVER_HANDOVER", "HOME", "JOURNAL_STREAM", "LISTEN_FDNAMES", "LISTEN_FDS", "LISTEN_PID",
-    "NOTIFY_SOCKET", "PGHOST", "PGHOSTADDR", "PGUSER", "RUNTIME_DIRECTORY", "STATE_DIRECTORY",
-    "SSH_AUTH_SOCK", "SYSTEMD_EXEC_PID", "WATCHDOG_PID", "WATCHDOG_USEC",
+    "DROVER_DATABASE_URL", "DROVER_GUARDIAN", "DROVER_HANDOVER", "HOME", "JOURNAL_STREAM", "LISTEN_FDNAMES",
+    "LISTEN_FDS", "LISTEN_PID", "NOTIFY_SOCKET", "PGHOST", "PGHOSTADDR", "PGUSER", "RUNTIME_DIRECTORY",
+    "STATE_DIRECTORY", "SSH_AUTH_SOCK", "SYSTEMD_EXEC_PID", "WATCHDOG_PID", "WATCHDOG_USEC",
 }  # fmt: skip
 
 # What only the module of a concern may do, as it is spelled: a second place that does it has no module of its own.
