@@ -177,7 +177,7 @@ def test_why_says_that_a_query_waits_for_a_connection_then_for_its_own_end_f44(l
     assert_why(daemon, first, "claimed: its query is running")
     assert_why(daemon, second, "claimed: waits for an expansion connection")
     assert_why(daemon, third, "waits its turn: others of its type wait for an expansion connection")
-    daemon.wait(first)
+    assert daemon.wait(first)
     assert_why(daemon, second, "claimed: its query is running")
     assert_why(daemon, third, "claimed: waits for an expansion connection")
     assert daemon.wait_all([second, third])
@@ -250,7 +250,7 @@ def assert_why_matches(daemon: Daemon, pk: int, pattern: str) -> None:
 def test_why_names_the_item_rate_of_a_type_and_when_the_next_item_begins(launch: Launch) -> None:
     daemon = launch(LOCAL + puppet("a", slots=2, item_rate=0.001))
     first, second, *_, last = daemon.insert_all([{"jq_type": "a", "jq_args": ":"}] * 50)
-    daemon.wait(first)
+    assert daemon.wait(first)
     rate = (
         r"agent type a has reached its item_rate of 0\.001 a second, the next at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+\d\d"
     )
