@@ -894,7 +894,8 @@ select (select count(*) from rescued),
 -- Return up to 100 commands that this daemon must carry out, each with the job it names by number or name, the job's
 -- state, the text of a job that it ends, and whether we have it in hand; whether the command took effect already but
 -- could not be ended; and whether an operator gave it. Commands of operators come first, oldest first, then those of
--- others in the order of drover.offer_command, where submitters take turns. Of a command that is too long to be valid only the beginning.
+-- others in the order of drover.offer_command, where submitters take turns. Of a command that is too long to be valid
+-- only the beginning.
 --
 -- A command for `every` scheduler is ours if it came after we registered and we have not acknowledged it. Any other is
 -- ours if we are active and what it names belongs to our group, or to a group that has no active scheduler. If it names
