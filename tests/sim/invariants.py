@@ -471,7 +471,7 @@ def _can_give(job: Job, room: float) -> bool:
 def last_connection_is_free_or_can_be(sim: "Sim", world: State) -> None:
     """The last connection is not held by a query that has begun, has no key and cannot leave its rows to a file (F49).
 
-    That is so once one was free under the limits of now. Here no file has room: what others leave there changes nothing.
+    That is so once one was free under the limits of now. It is looked at where there are no files.
     """
     every, used = min(world.timers.expansions, world.most_queries), len(world.expanding)
     limits, before = int(min(every, 99)) + 100 * (not world.timers.msq_file_bytes), sim.memory.used
