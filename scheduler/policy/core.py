@@ -244,6 +244,12 @@ class Core:
             state.wait_for_rates(now)
         return wanted
 
+    @property
+    def claim_under_way(self) -> object | None:
+        """Return the claim whose rows are still to come; None if there is none."""
+        request = self.state.outbox.in_flight
+        return request if isinstance(request, r.EndAndClaim) and request.wanted else None
+
     def live_rows(self) -> list[int]:
         """Return the rows that are ours in memory, or whose end is on its way to the database."""
         return [*self.state.jobs, *self.state.outbox.pending()]

@@ -93,8 +93,6 @@ MUTANTS: Final = (
          "(is_needed and _take_connection(state))", "False"),
     _one("types_with_idle_agents_have_none_kept", "idle_agents_have_connections", _POLICY + "expansions",
          "(is_held_back or not is_needed) < every", "1 < every"),
-    _one("begun_queries_have_the_last_connection", "last_connection_is_free_or_can_be", _POLICY + "intake",
-         "    elif base == 0:\n        hold_back(state, job)\n", ""),
     _one("second_try_skipped", "failures_were_tried_twice", _POLICY + "completion",
          "elif final or not _is_spared(slot, job.query, item):", "elif True:"),
     _one("urgent_place_for_plain_work", "urgent_places_are_for_urgent_work everything_ends IndexError",
