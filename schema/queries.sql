@@ -1161,10 +1161,13 @@ select jq_pk from changed
 -- name: change_jobs
 -- Carry out a batch of a command about many jobs; see drover.change_jobs. Return whether it was the last, whether it
 -- did something, how many jobs were changed and refused so far, some of the reasons, the changed jobs that ended and
--- have children, those that we have in hand and are to end, how many were given to which other groups, and what is
--- wrong with the command. No row: it has ended, another session has it locked, or the group is not ours any more.
+-- have children, those that we have in hand and are to end, how many such jobs there were so far, how many were given
+-- to which other groups, and what is wrong with the command. No row: it has ended, another session has it locked, or
+-- the group is not ours any more.
 select f.is_over, f.has_moved, f.done, f.refused, f.reasons, array_to_string(f.parents, ','),
-       array_to_string(f.ours, ','), f.given, f.said
+       array_to_string(f.ours, ','),
+       coalesce((select (jq_result ->> 'told')::bigint from drover.jobqueue where jq_pk = :command::bigint), 0)
+         + coalesce(cardinality(f.ours), 0), f.given, f.said
   from (select where {{holds_lease}}) is_ours,
        lateral drover.change_jobs(:command::bigint, :owner::uuid, :most::integer) f
 

@@ -467,6 +467,7 @@ declare
   tries    bigint[];
   taken    bigint[];
   told     integer := 0;  -- jobs in hand that are ended by the daemon by now
+  before   bigint;  -- and those of the batches before
   hand     bigint[] := '{}';  -- jobs in hand, of which zones do not know when they were started
   begun    bigint[] := '{}';  -- those of them that were claimed since
   is_again boolean;  -- it looks where it has looked before
@@ -539,6 +540,7 @@ begin
   given := coalesce(c.jq_result -> 'given', '{}');
   reasons := coalesce(c.jq_result -> 'reasons', '{}');
   refused := c.jq_itemsfailed;
+  before := coalesce((c.jq_result ->> 'told')::bigint, 0);
   has_moved := false;
   done := c.jq_itemsprocessed;
 
@@ -636,9 +638,9 @@ begin
   is_over := place is null and back is null and waiting = '{}';
   parents := step.parents;
   update jobqueue
-     set jq_itemsprocessed = done, jq_itemsfailed = refused, jq_endtext = done || ' jobs so far',
+     set jq_itemsprocessed = done, jq_itemsfailed = refused, jq_endtext = done + before + told || ' jobs so far',
          jq_result = jsonb_build_object('place', place, 'left', waiting, 'back', back, 'again', is_again,
-                                        'given', given, 'reasons', reasons)
+                                        'given', given, 'reasons', reasons, 'told', before + told)
    where jq_pk = command;
   return next;
 end $_$;

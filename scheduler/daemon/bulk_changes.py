@@ -2,9 +2,9 @@
 
 The database chooses the jobs of a batch and changes them (drover.change_jobs), and keeps in the row of the command how
 far it is, so that another daemon goes on there. Claims do not wait for it: both skip what is locked. Jobs in hand of
-ours are ended by the core, as by a command about one job, and count if they had not ended by themselves; those that a
-daemon ended which died meanwhile do not count. Jobs in hand of another group are ended by its daemon, which gets a
-command about each: they are not counted as done.
+ours are ended by the core, as by a command about one job. The row of the command counts them when their rows say so;
+the core knows which had ended by themselves, and these do not count. Jobs in hand of another group are ended by its
+daemon, which gets a command about each: they are not counted as done.
 """
 
 import json
@@ -20,7 +20,6 @@ MOST: Final = 1000  # jobs of a batch
 PAUSE_S: Final = 0.01  # between two batches, for claims and the lease
 LEAST: Final = 200  # however slow the server is
 LONG_S: Final = 0.2  # a batch that took longer is followed by a smaller one
-TRIES: Final = 50  # to end a job in hand that the core does not know yet, or no more
 
 
 @dataclass(slots=True)
@@ -29,8 +28,10 @@ class Batches:
 
     most: int = MOST
     so_far: str = ""
-    ended: int = 0  # jobs in hand that the core has ended
-    unheard: dict[int, int] = field(default_factory=dict)  # jobs that the core did not know, how often each was tried
+    gone: int = 0  # jobs in hand that had ended by themselves
+    coming: dict[int, object] = field(
+        default_factory=dict
+    )  # jobs that the core does not know yet, and what brings them
 
     def __str__(self) -> str:
         return self.so_far
@@ -49,31 +50,33 @@ def change_all(context: Context, row: CommandRow, command: Command) -> Steps[Out
         return Later(AGAIN_S, batches, has_moved=True)
     if not rows:
         return Later(progress=batches)
-    is_over, has_moved, done, refused, reasons, parents, ours, given, mistake = rows[0]
+    is_over, has_moved, done, refused, reasons, parents, ours, told, given, mistake = rows[0]
     if mistake is not None:
         return Done(text_of(mistake), ok=False)
     is_slow = context.now() - began > LONG_S
     batches.most = max(min(batches.most, LEAST), batches.most // 2) if is_slow else min(MOST, batches.most * 2)
     context.settle_listed(parents)
-    batches.unheard |= {int(pk): 0 for pk in (ours or b"").split(b",") if pk}
+    bringing = context.core.claim_under_way
+    batches.coming |= {int(pk): bringing for pk in (ours or b"").split(b",") if pk}
     _end_jobs(context, batches, row.ending, is_kill=command.verb == "killjob")
-    changed = int(done or 0) + batches.ended
+    changed = int(done or 0) + int(told or 0) - batches.gone
     batches.so_far = f"{changed} jobs so far"
-    if is_over != b"t" or batches.unheard:
+    if is_over != b"t" or batches.coming:
         return Later(PAUSE_S if has_moved == b"t" else AGAIN_S, batches, has_moved == b"t")
     return _end(command, changed, int(refused or 0), reasons, given)
 
 
 def _end_jobs(context: Context, batches: Batches, text: str, *, is_kill: bool) -> None:
-    """Have the core end jobs that we have in hand; their rows say so by now."""
-    for pk, tries in list(batches.unheard.items()):
+    """Have the core end jobs that we have in hand; their rows say so by now.
+
+    One that the core does not know has ended by itself, unless the answer to a claim is still to bring it.
+    """
+    for pk, bringing in list(batches.coming.items()):
         core, now = context.core, context.now()
         is_ended = core.kill(pk, text, now) if is_kill else core.cancel(pk, text, now)
-        batches.ended += is_ended
-        if is_ended or tries >= TRIES:
-            del batches.unheard[pk]
-        else:
-            batches.unheard[pk] = tries + 1
+        if is_ended or bringing is None or bringing is not core.claim_under_way:
+            batches.gone += not is_ended
+            del batches.coming[pk]
 
 
 def _end(command: Command, done: int, refused: int, reasons: bytes | None, given: bytes | None) -> Done:

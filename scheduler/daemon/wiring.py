@@ -131,6 +131,7 @@ class Daemon:
             e.Signal: self.processes.signal,
             e.Expand: lambda effect: self.job_queries.expand(effect.job, effect.query),
             e.Fetch: lambda effect: self.job_queries.fetch(effect.job, effect.count),
+            e.Keep: lambda effect: self.job_queries.keep(effect.job, effect.count),
             e.CloseQuery: lambda effect: self.job_queries.close_query(effect.job),
             e.RunStatement: self.agentdb.ask,
             e.LogMessage: lambda effect: log_line(effect.level, effect.text),
@@ -311,7 +312,7 @@ class Daemon:
                     # What the effect was about is given up: its state is not known any more.
                     if isinstance(effect, e.Spawn):
                         self._handle(e.NotCreated(effect.slot, BUG))
-                    elif isinstance(effect, e.Expand | e.Fetch):
+                    elif isinstance(effect, e.Expand | e.Fetch | e.Keep):
                         self._handle(e.NotExpanded(effect.job, BUG))
 
     def _check_programs(self) -> None:

@@ -6,6 +6,8 @@ the deadline is ours. The declaration goes through the extended protocol, which 
 hold `commit; update`. How large rows are is known when they have come. So the first fetch is a small one, and one that
 brings far more than it should ends the job while it is still on its way: the rows of no job fill our memory.
 
+Rows that agents do not need yet can go to a file, so that another query can have the connection (row_file.py).
+
 Behind a pooler only a transaction is sure to stay with one server process: there the cursor is not held, and lives in
 a transaction that lasts until all rows of the job are fetched.
 """
@@ -18,10 +20,19 @@ from typing import Final
 from scheduler.drivers.libpq import readable
 from scheduler.drivers.loop import Loop, Steps, Task
 from scheduler.drivers.postgres import Connection, ConnectionPool
+from scheduler.drivers.row_file import RowFile
 from scheduler.drivers.statement_runner import answer_to
 from scheduler.drivers.statements import THEIRS, Answer, Failure, Rows, setting
 from scheduler.model.config import Config, Scheduler
-from scheduler.model.events_and_effects import ConnectionsChanged, Event, Fetched, NotExpanded, Opened, no_connection
+from scheduler.model.events_and_effects import (
+    ConnectionsChanged,
+    Event,
+    Fetched,
+    Kept,
+    NotExpanded,
+    Opened,
+    no_connection,
+)
 from scheduler.model.queue_requests import Cells
 from scheduler.model.sql_text import doubled_key, in_terms_of_job
 from scheduler.model.states import IGNORE, Machine
@@ -51,6 +62,7 @@ class CursorState(Enum):
     OPENING = "expansion_limit"
     OPEN = "the core closes it; the limit of each fetch is 60 s"
     READ = "the core closes it: its rows are all fetched, and it needs its connection no more"
+    KEPT = "the core closes it: its rows are all in its file, and it has no connection"
     REFUSED = "at once: it is closed, and the job given back until the next attempt to connect"
     CUT_OFF = "at once: it is closed, and the job given back"
     CLOSED = "nothing: the core has all its rows"
@@ -62,14 +74,16 @@ class CursorEvent(Enum):
     OPENED = "its query ran"
     FETCHED = "rows have come, and there are more"
     FETCHED_LAST = "rows have come, and there are no more"
+    KEPT = "the last rows have come into its file"
     LOST = "its connection was lost, which is made again; a statement under way has been answered as lost"
     NOT_CONNECTED = "an attempt to make its connection has failed"
 
 
 _CURSOR_ROWS: Final = {
     "OPENING": {"OPENED": "OPEN", "LOST": IGNORE, "NOT_CONNECTED": "REFUSED"},
-    "OPEN": {"FETCHED": "OPEN", "FETCHED_LAST": "READ", "LOST NOT_CONNECTED": "CUT_OFF"},
+    "OPEN": {"FETCHED": "OPEN", "FETCHED_LAST": "READ", "KEPT": "KEPT", "LOST NOT_CONNECTED": "CUT_OFF"},
     "READ": {"FETCHED_LAST": "READ", "LOST NOT_CONNECTED": "CLOSED"},
+    "KEPT": {"FETCHED": "KEPT", "FETCHED_LAST": "KEPT"},
     "REFUSED": {},
     "CUT_OFF": {},
     "CLOSED": {},
@@ -93,7 +107,13 @@ class Cursor:
         self.given = 0  # rows
         self._loop, self._limit_s, self._ends_at = loop, limit_s, loop.now + limit_s
         self._total = self._bytes = 0  # rows of the query; bytes of the rows that were fetched
+        self._is_read = False  # no rows are left on the server
+        self._file: RowFile | None = None
         self._task: Task[None] | None = None
+
+    @property
+    def has_connection(self) -> bool:
+        return self.state is not CursorState.KEPT
 
     def fire(self, event: CursorEvent) -> CursorState | None:
         """Move the cursor and return its state; None if the event is ignored. Errors: BugError, it is impossible."""
@@ -110,8 +130,11 @@ class Cursor:
         """Stop what it is doing, and clear its session for another job."""
         if self._task is not None:
             self._task.stop()
-        self.connection.cancel()
-        self.connection.reset()
+        if self._file is not None:
+            self._file.close()
+        if self.has_connection:
+            self.connection.cancel()
+            self.connection.reset()
 
     def open(self, query: str, most_rows: int) -> Steps[Opened]:
         """Run the query; `most_rows` 0 is without limit. Errors: _QueryError."""
@@ -131,6 +154,42 @@ class Cursor:
         return Opened(self.job, names, self._total)
 
     def fetch(self, count: int, most_bytes: int, fetch_bytes: int) -> Steps[Fetched]:
+        """Return the next rows of its file, or fetch some. Errors: _QueryError."""
+        if self._file is not None and self._file.has_rows:
+            rows = self._next_of_file(self._file)
+        else:
+            rows = yield from self._rows(count, most_bytes, fetch_bytes)
+        is_last = self._is_read and not (self._file is not None and self._file.has_rows)
+        self.fire(CursorEvent.FETCHED_LAST if is_last else CursorEvent.FETCHED)
+        return Fetched(self.job, rows, not is_last)
+
+    def keep(self, count: int, most_bytes: int, fetch_bytes: int) -> Steps[Kept]:
+        """Fetch rows into its file; with the last one leave the connection. Errors: _QueryError."""
+        rows = yield from self._rows(count, most_bytes, fetch_bytes)
+        size, problem = self._add_to_file(rows)
+        if self._is_read:
+            self.fire(CursorEvent.KEPT)
+            self.connection.reset()
+        return Kept(self.job, len(rows), size, not self._is_read, problem)
+
+    def _add_to_file(self, rows: list[Cells]) -> tuple[int, str]:
+        """Add rows; return their bytes, and why they are in memory instead."""
+        try:
+            self._file = self._file or RowFile()
+            return self._file.add(rows), ""
+        except OSError as error:
+            if self._file is None:
+                raise _QueryError(f"no file for the rows of its query: {error}", again=True) from error
+            self._file.hold(rows)
+            return 0, str(error)
+
+    def _next_of_file(self, file: RowFile) -> list[Cells]:
+        try:
+            return file.take()
+        except (OSError, EOFError, ValueError) as error:
+            raise _QueryError(f"the file for the rows of its query: {error}", again=True) from error
+
+    def _rows(self, count: int, most_bytes: int, fetch_bytes: int) -> Steps[list[Cells]]:
         """Fetch rows, unless the query brings more than `most_bytes`, or they alone far too much. Errors: _QueryError.
 
         `most_bytes` 0 is without limit.
@@ -156,9 +215,8 @@ class Cursor:
         self._rows_of(answer, sql)
         self.given += len(rows)
         self._bytes += size
-        is_last = len(rows) < count or self.given >= self._total
-        self.fire(CursorEvent.FETCHED_LAST if is_last else CursorEvent.FETCHED)
-        return Fetched(self.job, rows, not is_last)
+        self._is_read = len(rows) < count or self.given >= self._total
+        return rows
 
     def _run(self, sql: str) -> Steps[Rows]:
         answer = yield from answer_to(self.connection, sql, limit_s=self._ends_at - self._loop.now)
@@ -205,6 +263,12 @@ class JobQueries:
             steps = cursor.fetch(count, self._settings.msq_bytes, self._settings.fetch_bytes)
             cursor.start(self._report_result(cursor, steps))
 
+    def keep(self, job: int, count: int) -> None:
+        """Fetch up to `count` more rows into the file of a job; reports Kept, or NotExpanded."""
+        if cursor := self._cursors.get(job):
+            steps = cursor.keep(count, self._settings.msq_bytes, self._settings.fetch_bytes)
+            cursor.start(self._report_result(cursor, steps))
+
     def close_query(self, job: int) -> None:
         """Forget a job's rows, whatever it is doing; nothing more is reported of it."""
         if cursor := self._cursors.pop(job, None):
@@ -228,7 +292,7 @@ class JobQueries:
 
         Where one was refused no new one is tried: one that is stopping then, or else the one that was refused.
         """
-        taken = [cursor.connection for cursor in self._cursors.values()]
+        taken = [cursor.connection for cursor in self._cursors.values() if cursor.has_connection]
         rest = [connection for connection in self._pool.connections if connection not in taken]
         ready = next((connection for connection in rest if connection.is_ready), None)
         refused = next((connection for connection in rest if connection.refusal is not None), None)
@@ -237,7 +301,7 @@ class JobQueries:
             return found or rest[0]
         return self._pool.add()
 
-    def _report_result(self, cursor: Cursor, steps: Steps[Opened] | Steps[Fetched]) -> Steps[None]:
+    def _report_result(self, cursor: Cursor, steps: Steps[Opened] | Steps[Fetched] | Steps[Kept]) -> Steps[None]:
         event: Event
         try:
             event = yield from steps
@@ -247,7 +311,8 @@ class JobQueries:
         self._report(event)
 
     def _down(self, connection: Connection, reason: str) -> None:
-        for cursor in [cursor for cursor in self._cursors.values() if cursor.connection is connection]:
+        cursors = [each for each in self._cursors.values() if each.connection is connection and each.has_connection]
+        for cursor in cursors:
             self._disconnected(cursor, connection.refusal or reason)
 
     def _disconnected(self, cursor: Cursor, reason: str) -> None:

@@ -158,6 +158,7 @@ class Scheduler:
     fetch_bytes: int = field(default=1_000_000, validator=COUNT)
     msq_rows: int = field(default=0, validator=SIZE)
     msq_bytes: int = field(default=0, validator=SIZE)
+    msq_file_bytes: int = field(default=4_000_000_000, validator=SIZE)
     agentdb_connections: int = field(default=2, validator=COUNT)
     statement_limit: float = field(default=30.0, validator=SPAN)
     lock_limit: float = field(default=0.2, validator=SPAN)

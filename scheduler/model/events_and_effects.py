@@ -141,6 +141,20 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """Rows of a job's cursor are in its file; `more` is false when all are, and its connection is free.
+
+    `problem`: why the file takes no more rows; those that came last are in memory.
+    """
+
+    job: int
+    rows: int
+    size: int
+    more: bool
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NotExpanded:
     """The query of a job failed. `again`: through no fault of its own. `interrupted`: its connection broke under it.
 
@@ -320,7 +334,7 @@ def no_connection(login: str, reason: str) -> str:
 
 Event = (
     Created | NotCreated | Gone | Refused | HostUp | HostDown | HostMoved | Clogged | Unclogged | Replaced
-    | ProgramFound | Opened | Fetched | NotExpanded | ConnectionsChanged | StatementAnswered
+    | ProgramFound | Opened | Fetched | Kept | NotExpanded | ConnectionsChanged | StatementAnswered
     | Woken | RowsLost | TablesRead | EndedAndClaimed | Claimed | Saved | Settled | Written | LockedFound | ContentsRead
     | NotSaved | Serve | Adopted | LeaseLost | Drain | Stop | Reloaded
 )  # fmt: skip
@@ -417,6 +431,14 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Fetch up to so many more rows of a job into its file, from which the next are fetched; report Kept."""
+
+    job: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class CloseQuery:
     """Forget the cursor of a job, whatever it is doing."""
 
@@ -479,6 +501,6 @@ class Exit:
 
 
 Effect = (
-    Spawn | Send | Kill | ForceKill | LetGo | Signal | Expand | Fetch | CloseQuery | RunStatement | LogMessage | Echo
-    | FindDetached | JobEnded | FindNextDue | RenewLease | ReleaseGroup | Exit
+    Spawn | Send | Kill | ForceKill | LetGo | Signal | Expand | Fetch | Keep | CloseQuery | RunStatement | LogMessage
+    | Echo | FindDetached | JobEnded | FindNextDue | RenewLease | ReleaseGroup | Exit
 )  # fmt: skip

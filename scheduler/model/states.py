@@ -229,6 +229,7 @@ class QueryState(Enum):
     OPENING = "expansion_limit"
     OPEN = "half of the rows that came are taken, each item within the limits of ST_RUNNING"
     FETCHING = "the limit of a fetch, 60 s"
+    KEEPING = "the same"
     EXHAUSTED = "the end of its last items, within the limits of ST_RUNNING"
 
 
@@ -241,6 +242,8 @@ class QueryEvent(Enum):
     FETCH = "rows were asked for"
     FETCHED = "they have come, and there are more"
     FETCHED_LAST = "they have come, and there are no more"
+    KEEP = "rows are to be fetched into a file"
+    KEPT = "they are in it"
     CLOSED = "its connection went to another query: it is run again, for the rows that were not fetched"
     DROPPED = "its job ends early"
 
@@ -248,8 +251,9 @@ class QueryEvent(Enum):
 _QUERY_ROWS: Final = {
     "WAITING": {"ASKED": "OPENING", "DROPPED": IGNORE},
     "OPENING": {"OPENED": "OPEN", "OPENED_EMPTY": "EXHAUSTED", "DROPPED": IGNORE},
-    "OPEN": {"FETCH": "FETCHING", "CLOSED": "WAITING", "DROPPED": "EXHAUSTED"},
+    "OPEN": {"FETCH": "FETCHING", "KEEP": "KEEPING", "CLOSED": "WAITING", "DROPPED": "EXHAUSTED"},
     "FETCHING": {"FETCHED": "OPEN", "FETCHED_LAST": "EXHAUSTED", "DROPPED": IGNORE},
+    "KEEPING": {"KEPT": "OPEN", "DROPPED": IGNORE},
     "EXHAUSTED": {"DROPPED": IGNORE},
 }
 QUERY: Final = Machine("a query", QueryState, QueryEvent, _QUERY_ROWS)

@@ -351,6 +351,10 @@ def end_late_jobs(state: State, now: float) -> None:
             fail_job(state, job, f"timeout: ran longer than {job.rules.timeout:g} s", now)
 
 
+def _is_to_begin(job: Job) -> bool:
+    return job.verdict is None and (job.query is not None or not job.started)
+
+
 def end_by_command(state: State, pk: int, how: str, text: str, now: float) -> bool:
     """Kill or cancel a job whatever was to become of it, unless a command has; False when it is not in hand any more.
 
@@ -365,8 +369,9 @@ def end_by_command(state: State, pk: int, how: str, text: str, now: float) -> bo
     pool = job.pool
     state.mark_dirty(pool)  # what waited behind it, a rescued job not least, may go on
     starting = [slot for slot in pool.slots if slot.job is None and slot.state in (ST_PREP, ST_SPAWNED)]
-    live = [other for other in state.jobs.values() if other.pool is pool and other.verdict is None]
-    if not pool.arriving and not [other for other in live if other.query is not None or not other.started]:
+    if not starting:
+        return True  # jobs in hand are many, and a command may end all of them
+    if not pool.arriving and not any(_is_to_begin(other) for other in state.jobs.values() if other.pool is pool):
         for slot in starting:  # nothing is left that they could be given
             slot.kill(text, now)
     return True

@@ -34,7 +34,7 @@ from scheduler.policy import (
 from scheduler.policy import deadlines as d
 from scheduler.policy.conditions import Condition, Step, decide
 from scheduler.policy.dispatch import assign_to_idle, dispatch, spill
-from scheduler.policy.expansions import open_expansions
+from scheduler.policy.expansions import kept, open_expansions
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.quotas import CONDITION
 from scheduler.policy.rates import over_rate
@@ -244,6 +244,12 @@ class Core:
             state.wait_for_rates(now)
         return wanted
 
+    @property
+    def claim_under_way(self) -> object | None:
+        """Return the claim whose rows are still to come; None if there is none."""
+        request = self.state.outbox.in_flight
+        return request if isinstance(request, r.EndAndClaim) and request.wanted else None
+
     def live_rows(self) -> list[int]:
         """Return the rows that are ours in memory, or whose end is on its way to the database."""
         return [*self.state.jobs, *self.state.outbox.pending()]
@@ -367,6 +373,7 @@ _HANDLERS: Final[dict[type, Callable[[State, Any, float], None]]] = {
     e.StatementAnswered: processes.statement_answered,
     e.Opened: intake.opened,
     e.Fetched: intake.fetched,
+    e.Kept: kept,
     e.NotExpanded: intake.not_expanded,
     e.ConnectionsChanged: group_lease.connections_changed,
     e.Woken: queue_answers.woken,

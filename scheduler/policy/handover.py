@@ -120,7 +120,8 @@ def unfinished_query(state: State) -> Job | None:
 def _is_too_long(job: Job, query: JobQuery) -> bool:
     if job.rules.key is not None or not query.fetched:
         return False
-    return query.state in (QueryState.OPEN, QueryState.FETCHING) and _rest_bytes(query) > CARRIED_BYTES
+    is_open = query.state in (QueryState.OPEN, QueryState.FETCHING, QueryState.KEEPING)
+    return is_open and _rest_bytes(query) > CARRIED_BYTES
 
 
 def obstacle(state: State) -> str:
@@ -155,7 +156,7 @@ def _obstacle_of_slot(state: State, slot: Slot) -> str:
 
 
 def _obstacle_of_query(job: Job, query: JobQuery) -> str:
-    if query.state is QueryState.FETCHING:
+    if query.state in (QueryState.FETCHING, QueryState.KEEPING):
         return "rows of its query are being fetched"
     if query.state is QueryState.OPEN and job.rules.key is None and query.fetched:
         return "its query has no key, and rows are left"

@@ -34,6 +34,7 @@ from scheduler.policy.completion import (
     stop_job,
 )
 from scheduler.policy.dispatch import enqueue
+from scheduler.policy.expansions import hold_back
 from scheduler.policy.group_lease import give_back_unbegun, missing_for
 from scheduler.policy.job import TRIED_ALONE, Job, Pool, Verdict
 from scheduler.policy.query_progress import IN_PROGRESS, JobQuery
@@ -276,8 +277,10 @@ def fetched(state: State, event: e.Fetched, now: float) -> None:
             enqueue(state, job, items, job.host)
     else:
         _enqueue_by_host(state, job, [(item, rows[item.number - base][place_at]) for item in items])
-    if query.state is QueryState.EXHAUSTED or query.is_read_out:
-        _fetch_or_close(state, job, query)
+    if query.state is QueryState.EXHAUSTED:
+        state.close_expansion(job)
+    elif base == 0:
+        hold_back(state, job)
     state.mark_dirty(job.pool)  # so that more rows are fetched, even if none of these can be sent
     state.mark_dirty(*[pool for pool in state.pools.values() if pool.unfed_since < NEVER])  # it may give its connection
     conclude_if_over(state, job, now)

@@ -315,13 +315,21 @@ class Job:
 
     def drop_items(self) -> None:
         """Let none of its items wait any longer."""
+        self._clear_lanes()
+        if self.query is not None:
+            self.query.stop()
+            self.pool.drop_second_tries(self)
+
+    def begin_anew(self, query: JobQuery) -> None:
+        """Drop the rows of its query, of which none was handed out: it is run again."""
+        self._clear_lanes()
+        query.begin_anew()
+
+    def _clear_lanes(self) -> None:
         for host, lane in self.lanes.items():
             self.pool.queues.of(self, host).drop(lane)
             lane.clear()
         self.waiting = 0
-        if self.query is not None:
-            self.query.stop()
-            self.pool.drop_second_tries(self)
 
     def forget_lanes(self) -> None:
         """Break a ring that only the garbage collector would break: lanes name their job."""

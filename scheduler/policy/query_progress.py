@@ -20,7 +20,9 @@ from scheduler.model.states import QUERY, QueryEvent, QueryState
 from scheduler.policy.handover_values import Snapshot, bytes_of, fields_of, item_of, item_snapshot, set_fields, text_of
 
 FIRST_BATCH: Final = 16  # rows whose size is not known yet
+ROW_BYTES: Final = 16  # that a row takes in a file beside its line
 IN_PROGRESS: Final = "in progress"
+_RUN: Final = (QueryState.OPEN, QueryState.FETCHING, QueryState.KEEPING, QueryState.EXHAUSTED)
 _PLAIN_FIELDS: Final = ("batch", "fetched", "line_bytes", "losses", "low", "opened_at", "shown", "total")
 
 
@@ -119,8 +121,9 @@ class JobQuery:
     """The query of a job in hand: its cursor, its rows on their way, its items' failures."""
 
     __slots__ = (
-        "batch", "failures", "fetched", "is_raw", "is_read_out", "key_at", "last_key", "line_bytes", "losses", "low",
-        "make_line", "opened_at", "place_at", "progress", "second_tries", "shown", "spared", "state", "total",
+        "batch", "failures", "fetched", "is_raw", "kept", "key_at", "last_key", "line_bytes", "losses", "low",
+        "make_line", "needs_bytes", "opened_at", "place_at", "progress", "second_tries", "shown", "spared", "state",
+        "stays", "total",
     )  # fmt: skip
 
     def __init__(self, rules: Rules) -> None:
@@ -137,7 +140,9 @@ class JobQuery:
         self.line_bytes = 0.0  # of a line, on the average
         self.batch = FIRST_BATCH  # rows to ask for next
         self.low = 0  # ask for more when no more than these wait
-        self.is_read_out = False  # all its rows are fetched, whether agents need them or not
+        self.kept = 0  # rows in its file, to be fetched from there
+        self.stays = False  # its file takes no more rows
+        self.needs_bytes = 0.0  # of its rows, if it was closed because they would have had no room in a file
         self.second_tries: list[Item] = []  # items whose second try, alone in a fresh process, is due or under way
         self.losses = 0  # of hosts, each with an item that was tried again
         self.spared: set[int] = set()  # of `second_tries`, items whose first try was lost with its host: it was none
@@ -166,6 +171,7 @@ class JobQuery:
         assert self.make_line is not None
         numbers = range(self.fetched, self.fetched + len(rows))
         self.fetched += len(rows)
+        self.kept = max(0, self.kept - len(rows))
         keys = repeat(None) if self.key_at is None else [row[self.key_at] for row in rows]
         if rows and self.key_at is not None:
             self.last_key = rows[-1][self.key_at]
@@ -181,9 +187,23 @@ class JobQuery:
             self.batch, self.line_bytes = max(1, min(most, int(most_bytes / average))), average
             self.low = self.batch // 2
 
-    def read_out(self) -> None:
-        """Fetch all rows, whether agents need them or not."""
-        self.is_read_out = True
+    def keep(self, rows: int, *, stays: bool) -> None:
+        """Count rows that went to its file; if it stays no more are to."""
+        self.fire(QueryEvent.KEPT)
+        self.kept += rows
+        self.stays = stays
+
+    def begin_anew(self) -> None:
+        """Give its connection back before any row was handed out: it is run again from its first row."""
+        self.needs_bytes = self.total * (self.line_bytes + ROW_BYTES)
+        self.fire(QueryEvent.CLOSED)
+        self.total = self.fetched = self.kept = 0
+        self.stays = False
+
+    @property
+    def bytes_left(self) -> float:
+        """Return what the rows take in a file that neither were fetched nor are in one."""
+        return (self.total - self.fetched - self.kept) * (self.line_bytes + ROW_BYTES)
 
     def item_failed(self, item: Item, failure: ItemFailure) -> None:
         """Keep the failure of an item until it is saved."""
@@ -265,4 +285,4 @@ class JobQuery:
     @property
     def has_run(self) -> bool:
         """Return whether its columns and the number of its rows are known."""
-        return self.fetched > 0 or self.state in (QueryState.OPEN, QueryState.FETCHING, QueryState.EXHAUSTED)
+        return self.fetched > 0 or self.state in _RUN

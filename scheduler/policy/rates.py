@@ -6,6 +6,7 @@ A job whose value is at its limit goes back to the queue until the instant promi
 beside the starts there were and those promised to others. A promise keeps no room; who comes first starts.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -49,7 +50,7 @@ class Window:
     __slots__ = ("promised", "starts", "unstarted")
 
     def __init__(self, starts: Sequence[float] = (), promised: Sequence[float] = (), unstarted: int = 0) -> None:
-        self.starts, self.promised = list(starts), list(promised)
+        self.starts, self.promised = deque(starts), deque(promised)
         self.unstarted = unstarted
 
     def snapshot(self) -> dict[str, Any]:
@@ -62,7 +63,7 @@ class Window:
 
     def took_over(self, ages: Iterable[float], now: float) -> None:
         """Add starts of earlier owners of the group, by their ages in seconds."""
-        self.starts = sorted([*self.starts, *(now - age for age in ages)])
+        self.starts = deque(sorted([*self.starts, *(now - age for age in ages)]))
 
     def admitted(self) -> None:
         """Count one that is about to start."""
@@ -92,14 +93,23 @@ class Window:
     def promise(self, most: int, interval: float, now: float) -> float:
         """Return the first instant that has room beside all starts and promises, and promise it."""
         self._expire(interval, now)
-        soon = [*self.starts, *[now] * self.unstarted, *self.promised]
-        at = max(soon[-most] + interval if len(soon) >= most else now, now) + MARGIN_S
+        at = max(self._last(most, now) + interval, now) + MARGIN_S
         self.promised.append(at)
         return at
 
+    def _last(self, number: int, now: float) -> float:
+        """Return the instant of the last start but so many, with those to come; none of 10,000 is copied for that."""
+        if number <= len(self.promised):
+            return self.promised[-number]
+        number -= len(self.promised)
+        if number <= self.unstarted:
+            return now
+        number -= self.unstarted
+        return self.starts[-number] if number <= len(self.starts) else -NEVER
+
     def forget_promises(self) -> None:
         """Forget what was promised: by another limit those jobs come sooner or later."""
-        self.promised = []
+        self.promised = deque()
 
     def is_over(self, interval: float, now: float) -> bool:
         """Return whether nothing of it counts any more."""
@@ -107,12 +117,10 @@ class Window:
         return not (self.starts or self.unstarted or self.promised)
 
     def _expire(self, interval: float, now: float) -> None:
-        over = 0
-        while over < len(self.starts) and self.starts[over] + interval <= now:
-            over += 1
-        del self.starts[:over]
-        if self.promised and self.promised[0] <= now:
-            self.promised = [at for at in self.promised if at > now]
+        while self.starts and self.starts[0] + interval <= now:
+            self.starts.popleft()
+        while self.promised and self.promised[0] <= now:
+            self.promised.popleft()
 
 
 class Rates:

@@ -13,7 +13,7 @@ from typing import Final
 
 from scheduler.model.config import AgentType, Config, Host, Scheduler
 from scheduler.model.counters import Counted, add
-from scheduler.model.events_and_effects import CloseQuery, ConnectionKind, Effect, Expand, Fetch, LogMessage, Send
+from scheduler.model.events_and_effects import CloseQuery, ConnectionKind, Effect, Expand, Fetch, Keep, LogMessage, Send
 from scheduler.model.protocol import printable, shown_item
 from scheduler.model.queue_requests import PLAIN, LogRow
 from scheduler.model.states import NEVER, NO_LIMIT, ST_FAIL, QueryEvent, QueryState
@@ -24,6 +24,7 @@ from scheduler.policy.deadlines import ITEM_RATES, LEASE, MARK, RATES, STARTS, T
 from scheduler.policy.job import Job, Pool
 from scheduler.policy.outbox import Outbox
 from scheduler.policy.output_buffers import Capture
+from scheduler.policy.query_progress import JobQuery
 from scheduler.policy.quotas import Quotas
 from scheduler.policy.rates import Rates
 from scheduler.policy.run_queue import Placement
@@ -66,6 +67,7 @@ class State:
         self.jobs: dict[int, Job] = {}
         self.suspect: Job | None = None  # the suspect being read: daemons died with it in hand
         self.expanding: set[int] = set()  # jobs with an expansion connection, or asking for one
+        self.kept: dict[int, int] = {}  # by job: bytes of its rows that went to a file
         self.most_queries = NO_LIMIT  # expansion connections that there are, while others cannot be made
         self.missing_connections: dict[ConnectionKind, MissingConnection] = {}  # see policy/group_lease.py
         self.captures: dict[int, Capture] = {}  # by slot: output of exec agents
@@ -314,11 +316,26 @@ class State:
         self.emit(Expand(job.pk, query))
 
     def close_expansion(self, job: Job) -> None:
-        """Leave the expansion connection of a job, if it has one, to a query that waits for one."""
-        if job.pk in self.expanding:
-            self.expanding.remove(job.pk)
+        """Forget the rows of a query, and leave its connection, if it has one, to a query that waits for one."""
+        if job.pk in self.expanding or job.pk in self.kept:
+            self.kept.pop(job.pk, None)
             self.emit(CloseQuery(job.pk))
-            self.mark_dirty(*[pool for pool in self.pools.values() if pool.waits_for_connection])
+            self.leave_connection(job)
+
+    def leave_connection(self, job: Job) -> None:
+        """Leave the expansion connection of a job to a query that waits for one."""
+        self.expanding.discard(job.pk)
+        self.mark_dirty(*[pool for pool in self.pools.values() if pool.waits_for_connection])
+
+    def keep_more(self, job: Job, query: JobQuery) -> None:
+        """Have more rows of a query fetched into its file."""
+        query.fire(QueryEvent.KEEP)
+        self.kept.setdefault(job.pk, 0)
+        self.emit(Keep(job.pk, query.batch))
+
+    def count_kept(self, job: Job, size: int) -> None:
+        """Count rows of a query that went to its file."""
+        self.kept[job.pk] += size
 
     def fetch_more(self, job: Job) -> None:
         """Ask for more rows of a query, as many as a batch may have of rows of this size.

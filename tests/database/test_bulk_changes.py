@@ -137,6 +137,15 @@ def test_job_in_hand_elsewhere_gets_a_command_of_its_own_and_is_not_counted(queu
     assert row == {"jq_args": "cancel 101 no more"}
 
 
+def test_row_of_a_command_counts_the_jobs_in_hand_whose_end_it_has_told(queue: psycopg.Connection[Any]) -> None:
+    run(queue, OWNER)
+    command = give(queue, "cancel no more", type=["a", "b"])
+    assert batch(queue, command)["ours"] == [101]
+    batch(queue, command)  # of a daemon that goes on after a crash
+    row = "select jq_endtext, jq_result ->> 'told' as told from drover.jobqueue where jq_pk = %s"
+    assert queue.execute(row, [command]).fetchone() == {"jq_endtext": "101 jobs so far", "told": "1"}
+
+
 def test_command_that_is_passed_on_has_as_long_as_that_of_the_batch(queue: psycopg.Connection[Any]) -> None:
     run(queue, OTHER)
     row = queue.execute("""select drover.command('cancel', '{"type": "b"}', '1 minute') as pk""").fetchone()

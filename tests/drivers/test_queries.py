@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -9,7 +10,7 @@ from psycopg.conninfo import make_conninfo
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.query_cursors import FIRST_ROWS, JobQueries
 from scheduler.model.config import Config, Scheduler
-from scheduler.model.events_and_effects import ConnectionsChanged, Event, Fetched, NotExpanded, Opened
+from scheduler.model.events_and_effects import ConnectionsChanged, Event, Fetched, Kept, NotExpanded, Opened
 from scheduler.model.sql_text import cursor_query
 from tests.connection_tools import backends, end_backends, fetch, let_in, member, shut_out
 from tests.loop_tools import turn_until
@@ -417,3 +418,53 @@ def test_rows_too_large_for_memory_fail_their_query_with_the_reason(make_desk: M
     assert "have more than 640000 bytes: select less, or lower fetch_rows" in events[-1].reason
     assert not events[-1].again
     assert isinstance(desk.open(8, "select 1 as i"), Opened)
+
+
+# ---- rows in files
+
+
+def keep(desk: Desk, job: int, count: int) -> Event:
+    """Fetch rows into the file of a job and give what is told."""
+    desk.queries.keep(job, count)
+    return desk.next()
+
+
+def test_rows_of_a_file_come_first_then_those_of_the_server_f49(desk: Desk) -> None:
+    desk.open(7, "select generate_series(1, 6) as i")
+    assert desk.fetch(7, 1) == Fetched(7, [(b"1",)], True)
+    kept = [keep(desk, 7, 2), keep(desk, 7, 1)]
+    assert [(event.rows, event.more, event.problem) for event in kept if isinstance(event, Kept)] == [
+        (2, True, ""), (1, True, "")
+    ]  # fmt: skip
+    assert [desk.fetch(7, 5) for _ in range(3)] == [
+        Fetched(7, [(b"2",), (b"3",)], True), Fetched(7, [(b"4",)], True), Fetched(7, [(b"5",), (b"6",)], False)
+    ]  # fmt: skip
+
+
+def test_connection_of_a_query_whose_rows_are_all_in_its_file_is_free_f49(make_desk: MakeDesk, database: str) -> None:
+    desk = make_desk(count=1)
+    desk.open(7, "select i, null as none, repeat('x', 1000) as x from generate_series(1, 300) i")
+    assert isinstance(told := keep(desk, 7, 1000), Kept)
+    assert (told.rows, told.more) == (300, False)
+    assert told.size > 300_000
+    assert desk.open(8, "select 1 as i") == Opened(8, (b"i",), 1)
+    end_backends(database, "drover exp")
+    assert isinstance(desk.next(), NotExpanded)  # of job 8
+    rows = [(b"%d" % number, None, b"x" * 1000) for number in range(1, 301)]
+    assert desk.fetch(7, 1) == Fetched(7, rows, False)
+
+
+def test_query_that_may_have_no_file_goes_back_with_the_reason_f49(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    desk.open(7, "select generate_series(1, 3) as i")
+    assert isinstance(told := keep(desk, 7, 2), NotExpanded)
+    assert (told.again, "No such file or directory" in told.reason) == (True, True)
+
+
+def test_file_of_rows_has_no_name_f49(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    desk.open(7, "select generate_series(1, 3) as i")
+    assert isinstance(keep(desk, 7, 2), Kept)
+    assert list(tmp_path.iterdir()) == []

@@ -471,6 +471,21 @@ def test_one_connection_is_enough_for_many_queries_f49(launch: Launch, tmp_path:
     assert Counter(numbers(record)) == Counter([*range(10), *range(10)])
 
 
+def test_busy_types_leave_their_rows_to_files_and_work_all_of_them_f49(launch: Launch, tmp_path: Path) -> None:
+    record, gate = tmp_path / "record", tmp_path / "gate"
+    limits = "[scheduler]\nexpansions = 2\nfetch_bytes = 10000\n"
+    daemon = launch(limits + TWO_HOSTS + "".join(agent(name, rec(record), hosts=["alpha"]) for name in "abcd"))
+    query = f"select n, repeat('x', 1000) as x, case when n = 1 then 'gate:{gate}' end as act "
+    query += "from generate_series(1, 1000) n"
+    busy = daemon.insert_all([{"jq_type": name, "jq_args": query, "jq_msq": True} for name in "abc"])
+    daemon.until(lambda: all(lines(record, name) for name in "abc"), what="a busy type keeps another from beginning")
+    daemon.wait(daemon.insert(jq_type="d", jq_args="select 7 as n", jq_msq=True))
+    assert [numbers(record, name) for name in "abc"] == [[1]] * 3
+    gate.touch()
+    assert [row["jq_itemsprocessed"] for row in daemon.wait_all(busy)] == [1000] * 3
+    assert [numbers(record, name) for name in "abc"] == [[*range(1, 1001)]] * 3
+
+
 def test_rows_are_fetched_in_parts_and_all_processed(launch: Launch, tmp_path: Path) -> None:
     record = tmp_path / "record"
     daemon = launch("[scheduler]\nfetch_rows = 3\n" + TWO_HOSTS + agent("a", rec(record), slots=2))

@@ -17,6 +17,7 @@ CANARIES: Final = (7, 5)  # of so many seeds this one has types whose new progra
 DETACHED: Final = (6, 3)  # of so many seeds this one has a type whose jobs are detached
 START_POLICIES: Final = (15, 7)  # of so many seeds this one has types whose jobs do not wait if they cannot start
 
+FILES: Final = {1: 0, 10: 200, 1000: 4_000_000_000}  # bytes of rows in files, by hold_max
 POLICIES: Final = (  # for conditions
     Policy(),
     Policy(steps=((2, 10.0), (3, 20.0), (0, 60.0)), at_once=2),
@@ -104,12 +105,13 @@ def _some(rng: Random, hosts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _timers(rng: Random) -> Scheduler:
-    return Scheduler(
+    timers = Scheduler(
         expansions=rng.choice((1, 2, 3, 8)), expansions_per_type=rng.choice((1, 2)),
         fetch_rows=rng.choice((1, 5, 0)), line_limit=2000, min_idle=rng.choice((0.0, 5.0, 20.0)), max_idle=100_000.0,
         hold_max=rng.choice((1, 10, 1000)), fetch_limit=rng.choice((0, 1, 10, 1000)),
         start_limit=rng.choice((60.0, 60.0, 30.0)), kill_grace=rng.choice((20.0, 20.0, 5.0)),
     )  # fmt: skip
+    return attrs.evolve(timers, msq_file_bytes=FILES[timers.hold_max])  # without dice
 
 
 def has_start_policies(seed: int) -> bool:

@@ -67,7 +67,7 @@ class Daemon:
         self._find_programs()
         self._acts: dict[type, Callable[[Any], None]] = {
             e.Spawn: self._spawn, e.Send: self._send, e.Kill: self._kill, e.ForceKill: self._force_kill,
-            e.Expand: self._expand, e.Fetch: self._fetch, e.CloseQuery: self._close,
+            e.Expand: self._expand, e.Fetch: self._fetch, e.Keep: self._keep, e.CloseQuery: self._close,
             e.FindNextDue: lambda c: self.watch.look_due(), e.Exit: lambda c: self._exit(), e.LogMessage: self._say,
             e.ReleaseGroup: lambda c: self._give_up(), e.RenewLease: lambda c: self.watch.lease.renew(self.sim.now),
             e.LetGo: self._let_go, e.FindDetached: lambda c: self.watch.find_detached_in(c.seconds),
@@ -439,6 +439,14 @@ class Daemon:
     def _fetch(self, fetch: e.Fetch) -> None:
         cursor = self.cursors[fetch.job]
         self.later(cursor.delay(), self._fetched, cursor, fetch.count)
+
+    def _keep(self, keep: e.Keep) -> None:
+        cursor = self.cursors[keep.job]
+        self.later(cursor.delay(), self._kept, cursor, keep.count)
+
+    def _kept(self, cursor: Cursor, count: int) -> None:
+        if self.cursors.get(cursor.job) is cursor:
+            self.tell(cursor.kept(count))
 
     def _opened(self, cursor: Cursor) -> None:
         if self.cursors.get(cursor.job) is cursor:

@@ -28,6 +28,7 @@ from scheduler.model.states import (
 from scheduler.policy.capacity import UNLIMITED, HostState
 from scheduler.policy.deadlines import SLOTS
 from scheduler.policy.job import Job
+from scheduler.policy.query_progress import JobQuery
 from scheduler.policy.quotas import Quota
 from scheduler.policy.slots import Slot, timeouts_of
 from scheduler.policy.state import State
@@ -74,6 +75,7 @@ def check(sim: "Sim") -> None:
         rows_are_memory(sim)
         rows_say_where_they_run(sim, world)
         cursors_match_expanding(sim, world)
+        last_connection_is_free_or_can_be(sim, world)
         idle_agents_have_connections(world)
         no_wake_up_is_lost(sim, world)
     blocked_jobs_are_listed(sim)
@@ -423,8 +425,9 @@ def cursors_match_expanding(sim: "Sim", world: State) -> None:
     timers, before = world.timers, sim.memory.used
     if len(world.expanding) > max(timers.expansions, before.get("expansions", 0)):
         broken("cursors_match_expanding", f"{len(world.expanding)} queries are open")
-    if not world.effects and set(sim.daemon.cursors) != world.expanding:
-        broken("cursors_match_expanding", f"{set(sim.daemon.cursors)} are open, {world.expanding} are known")
+    known = world.expanding | world.kept.keys()
+    if not world.effects and set(sim.daemon.cursors) != known:
+        broken("cursors_match_expanding", f"{set(sim.daemon.cursors)} are open, {known} are known")
     for pool in world.pools.values():
         count = sum(1 for job in pool.query_jobs.values() if job.query is not None and job.query.has_connection)
         if count > max(timers.expansions_per_type, before.get("queries of " + pool.name, 0)):
@@ -434,23 +437,56 @@ def cursors_match_expanding(sim: "Sim", world: State) -> None:
 
 
 def idle_agents_have_connections(world: State) -> None:
-    """No query waits for a connection while an agent is idle and a query with rows in lanes has one (F49)."""
+    """No query waits for a connection while an agent is idle and one is free, or could be given back at once (F49).
+
+    Could be: by a query with a key, by one of which nothing was handed out, or by one whose rows have room in a file.
+    """
     if world.effects or world.dirty or world.is_held or not world.is_assigning:
         return
     every, used = min(world.timers.expansions, world.most_queries), len(world.expanding)
-    others = [job for pk, job in world.jobs.items() if pk in world.expanding and job.waiting and job.rules.key]
-    can_give = used == every and any(job.query is not None and job.query.state is QueryState.OPEN for job in others)
+    room = world.timers.msq_file_bytes - sum(world.kept.values())
+    can_give = used == every and any(_can_give(world.jobs[pk], room) for pk in world.expanding)
     for pool in [pool for pool in world.pools.values() if pool.may_begin and (used < every or can_give)]:
         queries = [(job, job.query) for job in pool.query_jobs.values() if job.query is not None]
         begun = [job for job, query in queries if query.state is not QueryState.WAITING or query.fetched]
         if any(not job.waiting and query.state in (QueryState.OPENING, QueryState.FETCHING) for job, query in queries):
             continue  # rows are about to come
-        for job in [job for job, _ in queries if job.waits_for_connection and not job.waiting]:
+        waiting = [job for job, query in queries if job.waits_for_connection and query.needs_bytes <= max(room, 0)]
+        for job in [job for job in waiting if not job.waiting]:
             at = pool.queues.of(job, job.host)
             idle = [slot for slot in pool.slots if slot.state == ST_READY and at.suits(slot.host.name)]
             is_allowed = len([other for other in begun if other is not job]) < world.timers.expansions_per_type
             if is_allowed and [slot for slot in idle if not slot.host.is_tight]:
                 broken("idle_agents_have_connections", f"job {job.pk} has none, {used} of {every} are in use")
+
+
+def _can_give(job: Job, room: float) -> bool:
+    """Return whether a query has rows in lanes and can give its connection back; one in the way of that will soon."""
+    query = job.query
+    if query is None or query.state is not QueryState.OPEN or not job.waiting:
+        return False
+    return bool(job.rules.key)
+
+
+def last_connection_is_free_or_can_be(sim: "Sim", world: State) -> None:
+    """The last connection is not held by a query that has begun, has no key and cannot leave its rows to a file (F49).
+
+    That is so once one was free under the limits of now. It is looked at where there are no files.
+    """
+    every, used = min(world.timers.expansions, world.most_queries), len(world.expanding)
+    limits, before = int(min(every, 99)) + 100 * (not world.timers.msq_file_bytes), sim.memory.used
+    if used < every:
+        before["free under"] = limits
+    if used < every or every < 2 or limits < 100 or before.get("free under") != limits:
+        return
+    jobs = [(world.jobs[pk], world.jobs[pk].query) for pk in world.expanding]
+    if not any(query is None or _may_leave(job, query) for job, query in jobs):
+        broken("last_connection_is_free_or_can_be", f"jobs {sorted(world.expanding)} have all {every} connections")
+
+
+def _may_leave(job: Job, query: JobQuery) -> bool:
+    is_known = query.fetched and query.state in (QueryState.OPEN, QueryState.FETCHING)
+    return bool(job.rules.key) or not is_known or query.total - query.fetched <= query.batch
 
 
 def begun_work_is_never_forgotten(sim: "Sim", pks: set[int]) -> None:

@@ -6,7 +6,7 @@ The query's text is what the core wrote, so that a wrong watermark shows; only t
 import re
 from typing import TYPE_CHECKING, Final
 
-from scheduler.model.events_and_effects import Fetched, NotExpanded, Opened
+from scheduler.model.events_and_effects import Fetched, Kept, NotExpanded, Opened
 from scheduler.model.protocol import Row
 from tests.sim.broken import Broken
 from tests.sim.rows import Row as JobRow
@@ -24,7 +24,8 @@ class Cursor:
     def __init__(self, sim: "Sim", row: JobRow, query: str) -> None:
         self.job = row.pk
         self._sim, self._row = sim, row
-        self._position = 0
+        self._position = 0  # of the next row that the core gets
+        self._kept = 0  # rows before this position are in the file, or have left it
         self._numbers = _numbers(row, query)
         self._is_open = False
 
@@ -45,12 +46,23 @@ class Cursor:
         """Some more rows."""
         if not self._is_open:
             raise Broken("cursors_match_expanding", f"job {self.job}: a fetch before the cursor is open")
-        if self._sim.query_is_lost():
+        if self._position >= self._kept and self._sim.query_is_lost():
             return NotExpanded(self.job, "the connection was lost", again=True)
+        if self._position < self._kept:
+            count = min(count, self._kept - self._position)  # from the file
         numbers = self._numbers[self._position : self._position + count]
         self._position += len(numbers)
         rows: list[Row] = [(b"%d" % self.job, b"%05d" % number, self._sim.place_of(number)) for number in numbers]
         return Fetched(self.job, rows, self._position < len(self._numbers))
+
+    def kept(self, count: int) -> Kept | NotExpanded:
+        """Some more rows into the file, which always has room."""
+        if self._sim.query_is_lost():
+            return NotExpanded(self.job, "the connection was lost", again=True)
+        begin = max(self._kept, self._position)
+        self._kept = min(begin + count, len(self._numbers))
+        size = sum(len(b"%d %05d" % (self.job, number)) + 16 for number in self._numbers[begin : self._kept])
+        return Kept(self.job, self._kept - begin, size, self._kept < len(self._numbers))
 
 
 def _numbers(row: JobRow, query: str) -> list[int]:

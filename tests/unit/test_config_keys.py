@@ -59,6 +59,7 @@ def test_every_default_is_as_documented() -> None:
             fetch_bytes=1_000_000,
             msq_rows=0,
             msq_bytes=0,
+            msq_file_bytes=4_000_000_000,
             agentdb_connections=2,
             statement_limit=30,
             lock_limit=0.2,

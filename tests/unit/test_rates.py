@@ -1,6 +1,7 @@
 """Rate limits: no interval has more starts than it may, and what is over goes on when there is room."""
 
 from itertools import islice
+from time import process_time
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -159,6 +160,30 @@ def test_no_interval_has_too_many_starts_whatever_comes(acts: list[tuple[str, in
     for parities in ({0, 1}, {0}, {1}):
         starts = [at for pk, at in begun if pk % 2 in parities]
         assert all(later - first >= 10.0 for first, later in zip(starts, islice(starts, most, None), strict=False))
+
+
+def promise_all(jobs: int) -> float:
+    """Return what it costs, in time of the processor, to put off so many jobs and to see their instants pass."""
+
+    def once() -> float:
+        rates, began = Rates(RateLimit(each=5, by="submitter", interval=10.0)), process_time()
+        instants = [rates.admit(pk, "anna", 0.0) for pk in range(jobs)]
+        for at in instants[-jobs // 2 :]:
+            rates.admit(0, "anna", at or 0.0)
+        return process_time() - began
+
+    return min(once() for _ in range(3))
+
+
+def test_a_job_that_is_put_off_costs_the_same_however_many_were_before() -> None:
+    assert promise_all(30_000) < 25 * promise_all(3_000)  # ten times, if each costs the same
+
+
+def test_promises_are_those_of_all_starts_and_promises_before() -> None:
+    rates = Rates(RateLimit(each=2, by="submitter", interval=10.0))
+    start(rates, 1, "anna", 0.0)
+    instants = [rates.admit(pk, "anna", 4.0) for pk in range(2, 7)]
+    assert instants == [None, 10.01, 14.01, 20.02, 24.02]
 
 
 # ---- in the core
