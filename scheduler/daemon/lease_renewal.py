@@ -1,8 +1,8 @@
 """Renews the lease of the group on a connection of its own, beside all that the daemon does.
 
 A statement of the watch connection may run as long as statement_limit, which is longer than many a lease. Nothing but
-renewals is asked on the lease connection, and no lock that work holds keeps them waiting (query `renew_lease`). While it
-is not up, for the login may have too few connections, the watch connection renews the lease between its tasks.
+renewals is asked on the lease connection, and no lock that work holds keeps them waiting (query `renew_lease`). While
+it is not up, for the login may have too few connections, the watch connection renews the lease between its tasks.
 """
 
 from collections.abc import Callable

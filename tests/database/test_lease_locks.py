@@ -30,7 +30,7 @@ PROCESS: Final = (
 IN_HAND: Final = {"pks": "{1}", "attempts": "{1}", "ages": "{0}", "micros": "{0}", "places": "{1}", "pids": "{1}"}
 MARKED: Final = IN_HAND | {"states": "{claimed}", "hosts": "{local}", "spools": "{spool}"}
 WANTED: Final = {
-    "want_types": "{a}", "want_queues": '{""}', "want_hosts": '{""}', "want_below": "{2}", "want_ranks": '{""}',
+    "want_types": "{a}", "want_queues": "{default}", "want_hosts": '{""}', "want_below": "{2}", "want_ranks": '{""}',
     "want_queued": "{-infinity}", "want_pks": "{0}", "want_counts": "{1}",
 }  # fmt: skip
 VALUES: Final[dict[str, dict[str, str]]] = {  # by which a statement finds something to do

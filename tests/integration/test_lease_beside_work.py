@@ -1,10 +1,10 @@
-"""A daemon that lives keeps its lease, however slow its statements are: a standby that waits for it never takes over."""
+"""A daemon that lives keeps its lease, however slow its statements are: a standby never takes over."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.connection_tools import end_backends
+from tests.connection_tools import end_backends, limited
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, rec
 from tests.integration.test_groups import standby
@@ -62,12 +62,9 @@ def test_lease_is_renewed_while_a_statement_does_not_end(daemon: Daemon, table: 
 
 @pytest.mark.slow
 def test_watch_connection_renews_the_lease_while_the_lease_connection_is_down(daemon: Daemon) -> None:
-    daemon.execute("alter role drover_scheduler connection limit 0")
-    try:
+    with limited(daemon.database, "drover_scheduler", 0):
         end_backends(daemon.database, "drover lease")
         daemon.until(lambda: "the watch connection renews the lease" in daemon.stderr())
         assert_renewed(daemon)
-    finally:
-        daemon.execute("alter role drover_scheduler connection limit -1")
     daemon.until(lambda: daemon.value(CONNECTED, "drover lease"), what="the lease connection is not made again")
     assert_renewed(daemon)
