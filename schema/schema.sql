@@ -7609,6 +7609,8 @@ ALTER TABLE drover.jobqueue DISABLE TRIGGER jobqueue_tenant;
 
 CREATE TRIGGER jobqueue_wake_due AFTER INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_wait_until IS NOT NULL) OR (new.jq_not_after IS NOT NULL))) EXECUTE FUNCTION drover.wake('drover_due');
 
+CREATE TRIGGER notify_can_deliver AFTER UPDATE OF agent_enabled, agent_present ON drover.agent FOR EACH ROW WHEN (((new.agent_type = 'notify'::text) AND new.agent_enabled AND new.agent_present AND (NOT (old.agent_enabled AND old.agent_present)))) EXECUTE FUNCTION drover.wake('drover_delivery');
+
 CREATE TRIGGER placement_wake AFTER INSERT OR DELETE OR UPDATE ON drover.placement FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
 CREATE TRIGGER policy_change AFTER UPDATE OF policy_rules ON drover.recovery_policy FOR EACH ROW WHEN ((old.policy_rules IS DISTINCT FROM new.policy_rules)) EXECUTE FUNCTION drover.check_by_new_policy();

@@ -75,6 +75,12 @@ def held_open(database: str, name: str) -> Iterator[None]:
 
 
 def run(session: psycopg.Connection[Any], name: str, values: dict[str, str]) -> list[Any]:
+    cursor = psycopg.RawCursor(session).execute(*parameters(name, values))
+    return cursor.fetchall() if cursor.description else []
+
+
+def parameters(name: str, values: dict[str, str]) -> tuple[bytes, list[str]]:
+    """Return the text of a query, and a value for each of its parameters: of its type, where none is given."""
     query = QUERIES[name]
     given = {"group": "default", "owner": OWNER} | values
     types = dict(re.findall(r"\$(\d+)::([\w.]+(?:\[\])?)", query.sql))
@@ -82,8 +88,7 @@ def run(session: psycopg.Connection[Any], name: str, values: dict[str, str]) -> 
         given.get(each, "{}" if (kind := types.get(str(n), "text")).endswith("[]") else BY_TYPE[kind])
         for n, each in enumerate(query.names, 1)
     ]
-    cursor = psycopg.RawCursor(session).execute(query.sql.encode(), chosen)
-    return cursor.fetchall() if cursor.description else []
+    return query.sql.encode(), chosen
 
 
 @pytest.mark.parametrize("name", TOUCHING)
