@@ -17,17 +17,18 @@ group_name = :group::text and group_owner = :owner::uuid and group_lease_until >
 
 -- fragment: lease
 -- The row of the group if we own it, locked until the end of the statement: no other daemon can take over meanwhile.
+-- Our lease can be renewed: that is no update of a key. Who changes the owner locks the row for update, by a trigger.
 lease as materialized (
   select 1 from drover.scheduler_group
    where {{owns_group}}
-     for share)
+     for key share)
 
 -- fragment: ownership
 -- The same, but our lease may have run out: as long as no other daemon has taken over, what we have in hand is ours.
 ownership as materialized (
   select group_lease_until > now() as is_valid from drover.scheduler_group
    where group_name = :group::text and group_owner = :owner::uuid
-     for share)
+     for key share)
 
 -- fragment: may_be_in_hand
 -- The row of job `j` does not say whether it is in hand: it is if it has no token.
@@ -775,10 +776,16 @@ select pg_terminate_backend(a.pid)
    and exists (select from drover.scheduler_group where group_name = :group::text and group_lease_until <= now())
 
 -- name: renew_lease
--- Extend our lease. No row: the group is not ours any more.
-with seen as (update drover.scheduler set scheduler_seen = now() where scheduler_uuid = :owner::uuid)
+-- Extend our lease. No row: the group is not ours any more. It waits for no statement of ours, and not for the disk: if
+-- the server crashes and forgets it, another daemon takes over only when it was connected for one whole lease. Where
+-- commits wait for a replica it waits too: else a daemon would go on beside the owner on a replica that was promoted.
+with seen as (
+  update drover.scheduler set scheduler_seen = now()
+   where scheduler_uuid = any (array(
+     select scheduler_uuid from drover.scheduler where scheduler_uuid = :owner::uuid for no key update skip locked)))
 update drover.scheduler_group set group_lease_until = now() + make_interval(secs => :lease::float8)
  where group_name = :group::text and group_owner = :owner::uuid
+   and (current_setting('synchronous_standby_names') <> '' or set_config('synchronous_commit', 'off', true) = 'off')
 returning group_owner
 
 -- name: rescue

@@ -4589,6 +4589,15 @@ begin
   return limits;
 end $$;
 
+CREATE FUNCTION drover.wait_for_owner() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  perform from scheduler_group where group_name = old.group_name for update;
+  return new;
+end $$;
+
 CREATE FUNCTION drover.waiting_in(queue_name text, most integer) RETURNS bigint
     LANGUAGE sql STABLE
     SET search_path TO 'drover', 'pg_temp'
@@ -4621,7 +4630,7 @@ begin
   if jobs = '{}' then
     return jobs;
   end if;
-  perform from scheduler_group where group_owner = owner for share;  -- no other daemon takes over meanwhile
+  perform from scheduler_group where group_owner = owner for key share;  -- no other daemon takes over meanwhile
   if not found then
     return '{}';
   end if;
@@ -7708,6 +7717,8 @@ ALTER TABLE drover.jobqueue DISABLE TRIGGER jobqueue_tenant;
 
 CREATE TRIGGER jobqueue_wake_due AFTER INSERT ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_wait_until IS NOT NULL) OR (new.jq_not_after IS NOT NULL))) EXECUTE FUNCTION drover.wake('drover_due');
 
+CREATE TRIGGER notify_can_deliver AFTER UPDATE OF agent_enabled, agent_present ON drover.agent FOR EACH ROW WHEN (((new.agent_type = 'notify'::text) AND new.agent_enabled AND new.agent_present AND (NOT (old.agent_enabled AND old.agent_present)))) EXECUTE FUNCTION drover.wake('drover_delivery');
+
 CREATE TRIGGER placement_wake AFTER INSERT OR DELETE OR UPDATE ON drover.placement FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
 CREATE TRIGGER policy_change AFTER UPDATE OF policy_rules ON drover.recovery_policy FOR EACH ROW WHEN ((old.policy_rules IS DISTINCT FROM new.policy_rules)) EXECUTE FUNCTION drover.check_by_new_policy();
@@ -7725,6 +7736,8 @@ CREATE TRIGGER schedule_prepare BEFORE INSERT OR UPDATE OF schedule_at, schedule
 CREATE TRIGGER schedule_wake AFTER INSERT OR UPDATE OF schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_jitter, schedule_enabled ON drover.schedule FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
 CREATE TRIGGER scheduler_group_taken_by_older AFTER UPDATE OF group_owner ON drover.scheduler_group FOR EACH ROW WHEN ((new.group_owner IS DISTINCT FROM old.group_owner)) EXECUTE FUNCTION drover.show_all_in_hand();
+
+CREATE TRIGGER scheduler_group_waits_for_owner BEFORE UPDATE OF group_owner ON drover.scheduler_group FOR EACH ROW WHEN ((new.group_owner IS DISTINCT FROM old.group_owner)) EXECUTE FUNCTION drover.wait_for_owner();
 
 CREATE TRIGGER targets_can_be_sent_to BEFORE INSERT ON drover.subscription FOR EACH ROW EXECUTE FUNCTION drover.check_targets();
 

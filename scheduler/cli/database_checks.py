@@ -187,8 +187,9 @@ def logins(config: Config, conninfo: str) -> Iterator[Login]:
     """Yield every log-in that a daemon makes. Errors: ConfigError if a password cannot be read."""
     own = writable(conninfo)
     keys = VARIABLE if os.environ.get(VARIABLE) else "[database] url"
-    yield Login("queue", "claims and results", own, keys, 2)
-    yield Login("watch", "the lease and commands", own, keys, 2)
+    yield Login("queue", "claims and results", own, keys, 3)
+    yield Login("watch", "commands and periodic tasks", own, keys, 3)
+    yield Login("lease", "its renewals", own, keys, 3)
     found = with_logins(config, os.environ).database
     queries = found.msq_url or make_conninfo(conninfo, user=MSQ)
     keys = "msq_url and msq_password_file in [database]"
@@ -215,7 +216,7 @@ def _try_login(login: Login, held: ExitStack) -> Finding:
     try:
         given = {"connect_timeout": LOGIN_LIMIT_S, **conninfo_to_dict(login.conninfo)}
         session = Session(held.enter_context(ended(psycopg.connect(make_conninfo("", **given), autocommit=True))))
-        is_right = login.connection not in ("queue", "watch") or session.value("may_register")
+        is_right = login.connection not in ("queue", "watch", "lease") or session.value("may_register")
         most = session.value("role_connection_limit")
     except psycopg.Error as error:
         return _refused(who, error, login.role, login.keys)

@@ -1,4 +1,4 @@
-"""The queue and the watch connection of a daemon: what is set on them, and what is done when one is up or lost.
+"""The queue, watch and lease connections of a daemon: what is set on them, and what is done when one is up or lost.
 
 While a connection fails it is tried again every few seconds, and a line for each try would bury all others: it is
 logged when that begins, when the reason changes and when it is over (ConnectionLog). `drover status` shows it as long
@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
+from scheduler.daemon.lease_renewal import LOST, longest_wait
 from scheduler.daemon.log import log_line
 from scheduler.daemon.wakeups import LISTEN_TO_QUEUE, ListenProbe, NotifyRateLimit
 from scheduler.drivers.libpq import with_parameters, writable
@@ -31,7 +32,7 @@ from scheduler.model.counters import Counted
 from scheduler.model.queue_requests import Cells
 from scheduler.policy.core import Core
 
-QUEUE, WATCH = "queue connection", "watch connection"
+QUEUE, WATCH, LEASE = "queue connection", "watch connection", "lease connection"
 NEEDED: Final[dict[e.ConnectionKind, tuple[str, str]]] = {  # and what waits without it
     "queries": ("expansion connection", "SQL jobs wait"),
     "statements": ("agent-database connection", "jobs of types with db = statements or sql wait"),
@@ -55,8 +56,12 @@ PLANS: Final = (
 
 def watch_settings(timers: Scheduler) -> list[str]:
     """Return what the watch connection sets: it listens, and waits for no lock so long that the lease would lapse."""
-    wait_s = (timers.lease - timers.lease_renewal) / 4
-    return [*LISTEN, setting(OURS), f"set lock_timeout = {max(1, round(wait_s * 1000))}", "set jit = off"]
+    return [*LISTEN, *lease_settings(timers)]
+
+
+def lease_settings(timers: Scheduler) -> list[str]:
+    """Return what the lease connection sets."""
+    return [setting(OURS), f"set lock_timeout = {max(1, round(longest_wait(timers) * 1000))}", "set jit = off"]
 
 
 class WatchTasks(Protocol):
@@ -66,6 +71,7 @@ class WatchTasks(Protocol):
 
     def up(self) -> None: ...
     def down(self) -> None: ...
+    def lease_down(self) -> None: ...
     def notified(self, channel: str) -> None: ...
     def poll(self) -> None: ...
     def show_soon(self) -> None: ...
@@ -73,7 +79,7 @@ class WatchTasks(Protocol):
 
 
 class Connections:
-    """The queue and the watch connection; `changed` is called when one is lost or refuses statements."""
+    """The queue, watch and lease connections; `changed` is called when one is lost or refuses statements."""
 
     def __init__(
         self, loop: Loop, config: Config, conninfo: str, core: Core, queries: Mapping[str, Query], schedinfo: str,
@@ -92,7 +98,7 @@ class Connections:
         self.set_owner(tasks.owner)
 
     def _create(self, conninfo: str, probe: str) -> None:
-        """Create both connections, and the probe that `watch` listens for; nothing is open yet."""
+        """Create the connections, and the probe that `watch` listens for; nothing is open yet."""
         timers = self._timers
         connect = partial(Connection, self._loop, reconnect_max=timers.reconnect_max)
         self.queue = connect(
@@ -105,6 +111,10 @@ class Connections:
             settings=(SAFE_PATH, *watch_settings(timers), probe, *PLANS),
             on_up=self._watch_up, on_down=self._watch_down, on_notify=self._notified,
         )  # fmt: skip
+        self.lease = connect(
+            "lease", with_parameters(conninfo, application_name="drover lease"),
+            settings=(SAFE_PATH, *lease_settings(timers), *PLANS), on_up=self._lease_up, on_down=self._lease_down,
+        )  # fmt: skip
         self._probe = ListenProbe(
             self._loop, self.queries["probe_listen"], self.queue, self.watch, [*LISTEN, probe], self.refused,
             self._tasks.poll, log_line, every=timers.rescan, poll_interval=timers.poll_interval,
@@ -113,12 +123,16 @@ class Connections:
 
     def open(self) -> None:
         """Connect, and connect again whenever a connection is lost."""
-        self.queue.open()
-        self.watch.open()
+        for connection in self._all:
+            connection.open()
 
     def close(self) -> None:
-        self.queue.close()
-        self.watch.close()
+        for connection in self._all:
+            connection.close()
+
+    @property
+    def _all(self) -> tuple[Connection, ...]:
+        return self.queue, self.watch, self.lease
 
     def set_owner(self, owner: str) -> None:
         """Work under this uuid from now on: another one after the group was lost."""
@@ -143,8 +157,10 @@ class Connections:
 
     def stats(self) -> dict[str, Stat]:
         """Return what was asked of the database, by statement."""
-        queue, watch = self.queue.stats, self.watch.stats
-        return queue | watch | {name: queue[name] + watch[name] for name in queue.keys() & watch.keys()}
+        total: dict[str, Stat] = {}
+        for connection in self._all:
+            total |= {name: total.get(name, Stat()) + stat for name, stat in connection.stats.items()}
+        return total
 
     def take_counted(self) -> Counted:
         """Return what was counted for drover metrics since the last call."""
@@ -197,6 +213,13 @@ class Connections:
         self.refused.clear()
         self.log.failed(WATCH, reason)
         self._changed()
+
+    def _lease_up(self) -> None:
+        self.log.recovered(LEASE)
+
+    def _lease_down(self, reason: str) -> None:
+        self._tasks.lease_down()
+        self.log.failed(LEASE, reason, effect=LOST)
 
     def _notified(self, channel: str) -> None:
         if not self._probe.arrived(channel):

@@ -1,6 +1,7 @@
-"""The watch connection, the second one of a daemon: it renews the lease, receives notifications and runs slow tasks.
+"""The watch connection, the second one of a daemon: it receives notifications, takes the lease and runs slow tasks.
 
-They are kept off the queue connection, where a statement that waits for a lock on a job row would delay the lease.
+They are kept off the queue connection, whose statements must not wait for them. The lease is renewed by a third one
+(lease_renewal.py), or here while that is not up.
 
 Decisions about the lease are policy/group_lease.py's; here they are carried out, as steps (drivers/loop.py). One task
 runs at a time, and the lease comes before the periodic tasks (periodic_tasks.py). A task whose statement is refused
@@ -19,6 +20,7 @@ from scheduler.daemon.acknowledgements import Acknowledgements
 from scheduler.daemon.command_rows import DaemonControl, text_of
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.detached_jobs import DetachedJobs
+from scheduler.daemon.lease_renewal import LeaseRenewal, longest_wait
 from scheduler.daemon.log import log_line
 from scheduler.daemon.periodic_tasks import LOCKED_S, PeriodicTasks
 from scheduler.daemon.schedule_starts import described
@@ -69,6 +71,8 @@ class Watch:
         self.connections = Connections(loop, config, conninfo, core, queries, schedinfo, self, daemon.role_changed)
         each, limit_s = self.connections, config.scheduler.statement_limit
         self._statements = Statements(loop, each.watch, each.queries, each.refused, limit=limit_s)
+        renewals = Statements(loop, each.lease, each.queries, each.refused, limit=2 * longest_wait(config.scheduler))
+        self._renewal = LeaseRenewal(loop, self.lease, each.lease, renewals, self._renewal_values, self._renewed)
         detached = DetachedJobs(core, lambda: loop.now, self.ask, daemon.host_scripts, schedinfo)
         self.periodic = PeriodicTasks(
             loop, config.scheduler, core, self.lease, self.ask, self.connections, daemon, detached, self._is_gone
@@ -110,7 +114,7 @@ class Watch:
         """Return the next step: the lease is renewed, rows and memory are compared, then the tables are read."""
         if self._has_new_pid:
             return self._introduce()
-        if statement := self.lease.step(self._loop.now):
+        if statement := self._lease_statement():
             return self._lease_steps(statement)
         is_ours = self.lease.state is not LeaseState.SERVING or self.lease.is_renewed
         return self._take_over() if is_ours and self.connections.is_queue_ready else None
@@ -150,6 +154,10 @@ class Watch:
         self.lease.disconnected()
         self.periodic.stop()
 
+    def lease_down(self) -> None:
+        """Renew the lease on the watch connection: the lease connection is lost."""
+        self._renewal.lost()
+
     def notified(self, channel: str) -> None:
         """Make due what a notification is about."""
         if channel == "drover_queue":
@@ -183,6 +191,8 @@ class Watch:
 
     def step(self) -> float:
         """Begin the next task, if it is time; return the instant of the one after it."""
+        if self._takes_over is None:
+            self._renewal.step()
         deadline = self._next_deadline()
         is_special = self._is_opening or self._is_paused or self._takes_over is not None
         if deadline > self._loop.now and not is_special:
@@ -197,22 +207,26 @@ class Watch:
         return not self._is_busy and self.connections.watch.is_up
 
     def _next_deadline(self) -> float:
-        return min(self.lease.next_deadline(), self.periodic.next_deadline()) if self._is_free else NEVER
+        own = min(self.lease.next_deadline(), self.periodic.next_deadline()) if self._is_free else NEVER
+        return own if self._takes_over is not None else min(own, self._renewal.next_deadline())
 
     def _next_steps(self) -> Steps[None] | None:
         if self._takes_over is not None:
             return self._steps_of_takeover()
         if self._is_paused:
-            if statement := self.lease.step(self._loop.now):
+            if statement := self._lease_statement():
                 return self._lease_steps(statement)
             has_more, self._is_written_down = not self._is_written_down, True
             return self.periodic.save_counts() if has_more else None
         if self._is_opening and self.periodic.commands.is_caught_up:
             self._is_opening = False
             return self._open()
-        if statement := self.lease.step(self._loop.now):
+        if statement := self._lease_statement():
             return self._lease_steps(statement)
         return self.periodic.next_steps()
+
+    def _lease_statement(self) -> LeaseStatement | None:
+        return None if self._renewal.is_busy else self.lease.step(self._loop.now)
 
     def _carry_out(self, steps: Steps[None]) -> Steps[None]:
         try:
@@ -310,14 +324,20 @@ class Watch:
         yield from self.periodic.context.follow_tables()
         self._core.handle(Serve(self.lease.until), self._loop.now)
 
+    def _renewal_values(self) -> dict[str, object]:
+        timers = self._config.scheduler
+        return {"group": timers.group, "owner": self.owner, "lease": timers.lease}
+
     def _renew_lease(self) -> Steps[None]:
-        self._renewed((yield from self.ask("renew_lease", lease=self._config.scheduler.lease)))
+        self._renewed((yield from self.ask("renew_lease", **self._renewal_values())))
 
     def _leave_group(self) -> Steps[None]:
         yield from self.ask("unregister", stays=True)
         self._renewed([])
 
     def _renewed(self, rows: list[Cells]) -> None:
+        if self.lease.state is LeaseState.LEAVING:
+            return  # the group was released while a renewal was under way
         now, was_stepping_down = self._loop.now, self.lease.state is LeaseState.STEPPING_DOWN
         self.lease.renewed(bool(rows), now)
         if rows and self._takes_over is not None:

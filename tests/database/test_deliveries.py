@@ -13,6 +13,7 @@ import pytest
 from scheduler.model.queue_requests import Save, SaveRow
 from tests.connection_tools import fetch, rows_of
 from tests.event_tools import HOOK, NOTIFY, OPEN, OVER, TRIES, deliver, end_try, ready, subscribe
+from tests.patience import PATIENCE_S
 from tests.queue_tools import Desk, insert, many
 from tests.role_tools import Login
 from tests.schema_tools import Connection, fetch_all, fetch_one
@@ -32,6 +33,18 @@ def test_deliveries_of_a_job_follow_each_other_and_those_of_others_do_not_wait_t
     end_try(database, first[0])
     assert deliver(watch) == (0, 1)
     assert fetch(database, OPEN) == [(2, "sent"), (3, "sent")]
+
+
+@pytest.mark.parametrize("column", ["agent_enabled", "agent_present"])
+def test_deliveries_are_looked_at_when_their_agent_type_is_enabled(database: str, column: str) -> None:
+    ready(database)
+    fetch(database, f"update drover.agent set {column} = false")
+    with psycopg.connect(database, autocommit=True) as daemon:
+        daemon.execute("listen drover_delivery")
+        daemon.execute("update drover.agent set agent_reason = 'none of its business'")
+        assert list(daemon.notifies(timeout=0)) == []
+        daemon.execute(f"update drover.agent set {column} = true".encode())
+        assert [each.channel for each in daemon.notifies(timeout=PATIENCE_S, stop_after=1)] == ["drover_delivery"]
 
 
 def test_failed_try_comes_again_after_20_s_twice_then_after_10_minutes_until_dead_t98(

@@ -132,7 +132,8 @@ def test_check_logs_in_as_every_role_on_every_connection(check: str, drover: Dro
     assert done.status == 0, done.out
     assert log_ins(done) == {
         "queue": "ok (claims and results) as drover_scheduler",
-        "watch": "ok (the lease and commands) as drover_scheduler",
+        "watch": "ok (commands and periodic tasks) as drover_scheduler",
+        "lease": "ok (its renewals) as drover_scheduler",
         "expansion": "ok (queries of SQL jobs) as drover_msq",
         "agent-database": "ok (DB: lines of noop) as drover_agentdb",
     }
@@ -171,8 +172,8 @@ def test_check_advice_follows_the_error_of_the_server(
 
 def test_check_finds_a_log_in_beyond_the_connection_limit(database_with_roles: str) -> None:
     with member(database_with_roles, "drover_scheduler", 1) as conninfo:
-        (queue, watch, *_) = try_logins(Config(), conninfo)
-    assert queue[0] == "WARN"
+        (queue, watch, lease, *_) = try_logins(Config(), conninfo)
+    assert (queue[0], lease[0]) == ("WARN", "FAIL")
     assert watch[0] == "FAIL"
     assert watch[1].endswith("alter role drover_scheduler_1 connection limit -1, or as many as are used")
 
@@ -209,5 +210,5 @@ def test_check_tries_all_log_ins_even_if_the_first_is_refused(check: str, config
     done = drover("check")
     assert done.status == 3
     assert {connection: said.split()[0] for connection, said in log_ins(done).items()} == {
-        "queue": "FAIL", "watch": "FAIL", "expansion": "ok", "agent-database": "ok"
+        "queue": "FAIL", "watch": "FAIL", "lease": "FAIL", "expansion": "ok", "agent-database": "ok"
     }  # fmt: skip

@@ -431,15 +431,15 @@ def statements(daemon: Daemon) -> list[dict[str, Any]]:
     """Return when each connection but the lease's was asked something last."""
     return daemon.execute(
         """select application_name, query_start, query from pg_stat_activity
-            where datname = current_database() and usename like 'drover%%' and application_name <> 'drover watch'
+            where datname = current_database() and usename like 'drover%%' and application_name <> 'drover lease'
             order by 1, 2"""
     )
 
 
 def renew(daemon: Daemon, count: int) -> set[str]:
-    """Wait for so many renewals of the lease; what the watch connection was seen to ask meanwhile."""
+    """Wait for so many renewals of the lease; what the lease connection was seen to ask meanwhile."""
     query = """select query from pg_stat_activity
-                where datname = current_database() and application_name = 'drover watch'"""
+                where datname = current_database() and application_name = 'drover lease'"""
     leases: set[object] = set()
     queries: set[str] = set()
 
