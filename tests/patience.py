@@ -2,11 +2,18 @@
 
 It bounds how long a failing test takes, and says nothing of how long anything may take. A busy machine is waited for
 longer, as its load is to its processors: a constant counts with the load of the moment at which the tests began, and a
-Deadline with that of the moment at which it would be over.
+Deadline with that of the moment at which it would be over. A wait that the time limit of its test ends names what it
+waited for, as one does whose patience is over.
 """
 
+import linecache
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import pytest
 
 MOST_SLOWNESS = 8.0
 
@@ -32,3 +39,18 @@ class Deadline:
     def left(self) -> float:
         """Return the seconds until it is over, negative if it is."""
         return self._began + self.seconds * max(1.0, slowness() * IDLE_PATIENCE_S / PATIENCE_S) - time.monotonic()
+
+
+def line_of(frame: FrameType) -> str:
+    """Return the line that a frame is at, for a wait that has no name of its own."""
+    file, number = frame.f_code.co_filename, frame.f_lineno
+    return f"not so yet: {linecache.getline(file, number).strip()} ({os.path.basename(file)}:{number})"
+
+
+@contextmanager
+def named(what: Callable[[], str], story: Callable[[], str]) -> Iterator[None]:
+    """Say what a wait is for, and how things are, if the time limit of the test ends it."""
+    try:
+        yield
+    except pytest.fail.Exception as ended:  # of pytest-timeout
+        raise AssertionError(f"{what()}: {ended}\n{story()}") from None

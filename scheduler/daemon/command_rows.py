@@ -143,10 +143,11 @@ class Context:
         if pks := [int(pk or 0) for pk, is_parent in ended if is_parent == b"t"]:
             self.core.settle(pks)
 
-    def settle_listed(self, parents: bytes | None) -> None:
-        """Settle the children of jobs that ended, given as `number,number`."""
+    def settle_listed(self, parents: bytes | None, *, is_late: bool = False) -> None:
+        """Settle the children of jobs that ended, given as `number,number`; late ones were found by a rescan."""
         if parents:
-            self.core.settle([int(pk) for pk in parents.split(b",")])
+            settle = self.core.settle_late if is_late else self.core.settle
+            settle([int(pk) for pk in parents.split(b",")])
 
     def follow_tables(self) -> Steps[dict[str, str]]:
         """Read the tables of hosts, types and queues again, and pass them to the core.

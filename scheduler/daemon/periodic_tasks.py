@@ -17,9 +17,11 @@ from scheduler.daemon.condition_checks import PIECE, check_next
 from scheduler.daemon.connections import Connections
 from scheduler.daemon.detached_jobs import AGAIN_S, DetachedJobs
 from scheduler.daemon.event_deliveries import go_on as go_on_with_deliveries
+from scheduler.daemon.late_finds import LateFinds
 from scheduler.daemon.log import log_line
 from scheduler.daemon.put_off_jobs import PutOffJobs
 from scheduler.daemon.schedule_starts import start_due
+from scheduler.daemon.statement_figures import StatementFigures
 from scheduler.daemon.upkeep import GAP_S, Upkeep
 from scheduler.drivers.loop import ConnectionLostError, Loop, Steps
 from scheduler.drivers.os_calls import resident_mb
@@ -39,7 +41,6 @@ STARTS_S: Final = 5.0  # between two looks for jobs that cannot start
 STATUS_GAP_S: Final = 1.0  # between two statements that show changes
 DUE_GAP_S: Final = 0.2  # between two statements for due rows
 GATHERED: Final = ("due", "recovery", "deliveries")  # tasks that wait for more of their kind
-SLOW_S: Final = 1.0  # a statement that took longer is worth a warning
 OWN_AGE_S: Final = 10.0  # a row of ours that is this old and not in memory was lost on its way
 COUNT_GAP_S: Final = 5.0  # between two statements for drover metrics, while there is something to count
 FOLDED: Final = 10_000  # rows of what was counted that are folded at once
@@ -61,7 +62,9 @@ class PeriodicTasks:
         self._uncounted: Counted = {}  # for drover metrics and stats, not in the database yet
         self._loop, self._timers, self._core, self._lease = loop, timers, core, lease
         self._ask, self._connections, self.detached = ask, connections, detached
-        self._slowest: dict[str, float] = {}  # seconds of statements that a warning was about
+        self._figures = StatementFigures(connections.stats)
+        self.late = LateFinds(lambda: loop.now, lambda: self._timers)
+        self._recovers = False  # the next rescan is the first one after a loss
         self._flush: FlushPass | None = None  # under way
         self._upkeep = Upkeep()
         self._recent_turn = 0.0  # seconds of the longest one between the last two shows of everything
@@ -85,6 +88,7 @@ class PeriodicTasks:
             "suspects": self._find_suspects,
             "upkeep": self._keep_up,
             "rescan": self._rescan,
+            "late": self._count_late,
             "rescue": self.give_back_lost,
             "detached": self._find_detached,
             "flush": self._remove_old,
@@ -123,21 +127,25 @@ class PeriodicTasks:
             "suspects": now + SUSPECTS_GAP_S,
         }
         self._due = dict.fromkeys(self._tasks, NEVER) | at_once | later
-        self._knows_conditions = False
+        self._recovers, self._knows_conditions = True, False
         self._core.report.show_hosts_again()
 
     def stop(self) -> None:
         """Make no task due and forget the commands that were read: the connection or the group is lost, or we end."""
         self._due = dict.fromkeys(self._tasks, NEVER)
         self.commands.forget()
+        self.late.forget()
 
     def bring_forward(self, task: str) -> None:
         """Make a task due now, if we serve."""
         if self._is_serving:
+            self.late.told(task)
             self._due_in(task, DUE_GAP_S if task in GATHERED else 0.0)
 
     def read_commands_in(self, seconds: float) -> None:
         """Read commands after so many seconds at most; daemons that stand by do so too."""
+        if seconds == 0.0:
+            self.late.told("read commands")
         if self._lease.state is not LeaseState.UNREGISTERED:
             self._due_in("read commands", seconds)
 
@@ -162,7 +170,7 @@ class PeriodicTasks:
             if self._core.report.has_slot_changes:
                 self._due_in("status", STATUS_GAP_S)
             if self._core.state.quotas.has_room:
-                self._due_in("recovery", DUE_GAP_S)
+                self.bring_forward("recovery")
             if self._core.report.has_rate_changes:
                 self._due_in("rates", STATUS_GAP_S)
             if self._core.report.has_host_changes and self._due["hosts"] == NEVER:
@@ -195,7 +203,6 @@ class PeriodicTasks:
             self._due_in("due", left if left > 0 else DUE_GAP_S if is_more else LOCKED_S)
 
     def _check_conditions(self) -> Steps[None]:
-        self._due_in("recovery", self._timers.rescan)  # if it is refused, or a notification was lost
         if not self._knows_conditions:
             rows = yield from self._ask("read_start_conditions")
             self._core.know_start_conditions(text_of(name) for (name,) in rows)
@@ -215,7 +222,7 @@ class PeriodicTasks:
             yield from self._stop_jobs(each)
         if names := self._core.cleared_conditions():
             yield from self._ask("check_now", names=names)
-            self._due_in("recovery", 0.0)
+            self.bring_forward("recovery")
 
     def _stop_jobs(self, each: StartFailure) -> Steps[None]:
         values = {"type": each.type, "host": each.host, "state": each.state, "text": each.text}
@@ -247,19 +254,28 @@ class PeriodicTasks:
     def _rescan(self) -> Steps[None]:
         """Find what was missed: dependencies that are not settled, queues, rows of ours that got lost, wake-ups."""
         self._due["rescan"] = self._loop.now + self._timers.rescan
-        self._upkeep.begin()
-        yield from self.give_back_lost(OWN_AGE_S)
-        self.bring_forward("detached")
-        self._core.handle(Woken(), self._loop.now)
-        self.bring_forward("tables")
-        for task in ("due", "deliveries", "upkeep", "fold"):
-            self.bring_forward(task)
+        recovers, self._recovers = self._recovers, False
+        self._upkeep.begin(recovers=recovers)
+        yield from self.give_back_lost(OWN_AGE_S, recovers=recovers)
+        if not recovers:
+            self.late.begin(self._due)
+            self._due_in("late", 2 * self.late.moment_s)
+        self._core.handle(Woken(by_rescan=not recovers), self._loop.now)
+        for task in ("detached", "tables", "due", "recovery", "deliveries", "upkeep", "fold", "read commands"):
+            self._due_in(task, DUE_GAP_S if task in GATHERED else 0.0)
         yield from self._ask("remove_dead", age=2 * self._timers.lease)
-        self.read_commands_in(0.0)
 
-    def give_back_lost(self, age: float = OWN_AGE_S) -> Steps[None]:
+    def _count_late(self) -> Steps[None]:
+        """Count what the last rescan found, if nothing has told of it meanwhile."""
+        yield from ()  # asks nothing
+        self._core.found_late(self.late.take(), self.late.until)
+
+    def give_back_lost(self, age: float = OWN_AGE_S, *, recovers: bool = True) -> Steps[None]:
         """Give back rows of other owners, and rows of ours at least `age` seconds old that are not in memory."""
-        self.rescue_answered((yield from self._ask("rescue", live=self._core.live_rows(), age=age)), LOCKED_S)
+        rows = yield from self._ask("rescue", live=self._core.live_rows(), age=age)
+        self.rescue_answered(rows, LOCKED_S)
+        if not recovers and (count := int(rows[0][0] or 0)):
+            self._core.state.found_late("rows in hand", count)
 
     def rescue_answered(self, rows: Sequence[Cells], again_s: float = OWN_AGE_S) -> None:
         """Go on with the answer of query `rescue`: claim what was given back, and try again what was locked.
@@ -322,7 +338,7 @@ class PeriodicTasks:
             "troubles": self._connections.log.failing() + self.context.daemon.troubles(),
         }
         run_s = loop.now - self._began
-        rows.append(report.scheduler_row(os.getpid(), self._lease.shown, run_s, self._statements(), vitals))
+        rows.append(report.scheduler_row(os.getpid(), self._lease.shown, run_s, self._figures.shown(), vitals))
         agents = to_json(report.agent_rows(loop.now))
         yield from self._ask("show_status", rows=to_json(rows), gone=gone)
         yield from self._ask("show_agents", rows=agents)
@@ -381,20 +397,3 @@ class PeriodicTasks:
             self._core.report.show_hosts_again()
             self._due["hosts"] = self._loop.now + STATUS_GAP_S
             raise
-
-    def _statements(self) -> dict[str, dict[str, float]]:
-        """Return count, mean and maximum of every named statement; warn of one that was slower than ever before."""
-        shown = {}
-        for name, stat in self._connections.stats().items():
-            mean_ms, max_ms = stat.total_s / max(stat.count, 1) * 1000, stat.max_s * 1000
-            total_s = round(stat.total_s, 6)
-            shown[name] = {
-                "count": stat.count,
-                "total_s": total_s,
-                "mean_ms": round(mean_ms, 3),
-                "max_ms": round(max_ms, 3),
-            }
-            if stat.max_s > max(self._slowest.get(name, 0.0), SLOW_S):
-                self._slowest[name] = stat.max_s
-                log_line("warning", f"slow statement {name}: {max_ms:.0f} ms")
-        return shown

@@ -28,11 +28,13 @@ class Upkeep:
         self._beyond: dict[str, int] = {}  # of the passes under way
         self._place: tuple[str, str] | None = None  # of the pass over places
         self._alerts_wait = False
+        self._recovers = False  # the pass over parents was begun after a loss: what it finds is not late
         self._missing: Counter[str] = Counter()  # queues that this pass has found not to exist, and the jobs in them
         self._warned: set[str] = set()
 
-    def begin(self) -> None:
+    def begin(self, *, recovers: bool) -> None:
         """Begin the passes that are not under way."""
+        self._recovers = recovers or (self._recovers and "rescan" in self._beyond)
         self._beyond = dict.fromkeys(_NUMBERED, 0) | self._beyond
         self._place = self._place or ("", "")
         self._alerts_wait = True
@@ -55,7 +57,7 @@ class Upkeep:
         else:
             self._beyond[query] = int(place)
         for listed in parents:
-            context.settle_listed(listed)
+            context.settle_listed(listed, is_late=not self._recovers)
 
     def _look_at_places(self, context: Context, kind: str, queue: str) -> Steps[None]:
         rows = yield from context.ask("find_unserved", type=kind, queue=queue, places=PLACES, most=JOBS)

@@ -239,10 +239,12 @@ class Watch:
     def ask(self, query: str, /, **values: object) -> Steps[list[Cells]]:
         """Run a query, which gets our group and owner too; return its rows. Errors: RefusedError."""
         group = self._config.scheduler.group
-        rows = yield from self._statements.ask(query, **{"group": group, "owner": self.owner, **values})
-        if query == "read_commands" and rows.rows:
+        answer = yield from self._statements.ask(query, **{"group": group, "owner": self.owner, **values})
+        rows = list(answer.rows)
+        self.periodic.late.answered(query, rows)
+        if query == "read_commands" and rows:
             self.connections.rate_limit.was_worthwhile("drover_command")
-        return list(rows.rows)
+        return rows
 
     # ---- the lease
 

@@ -97,6 +97,8 @@ OF_COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
     c.WORKED: ("drover_agent_seconds", "Time that agents have worked on jobs."),
     c.SENT: ("drover_agent_sent_bytes", "Bytes written to agents."),
     c.RECEIVED: ("drover_agent_received_bytes", "Bytes read from agents."),
+    c.FOUND_LATE: ("drover_rescan_found", "What only a rescan found, since a notification or an event of it was lost; "
+                   "see METRICS in drover(8)."),
 }  # fmt: skip
 OF_TIMES: Final[Mapping[str, tuple[str, str]]] = {
     c.WAITED: ("drover_job_wait_seconds", "Time from jq_queued to the first claim of a job."),

@@ -17,6 +17,7 @@ ENDED, WAITED, RAN = "ended", "waited", "ran"
 # By bin, for the tally, which has the first in place of a state.
 STARTED, ENDED_PLAINLY = "started", "ended_plainly"
 SPAWNED, DIED, WORKED, SENT, RECEIVED = "spawned", "died", "worked", "sent", "received"
+FOUND_LATE = "found_late"  # by a rescan alone
 LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     ENDED: ("type", "state", "code"),
     WAITED: ("type", "le"),
@@ -28,6 +29,7 @@ LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     WORKED: ("type",),
     SENT: ("type",),
     RECEIVED: ("type",),
+    FOUND_LATE: ("kind",),
 }
 
 # Upper bounds of the bins of times in drover.tally, in seconds, each 9 % above the one before. A last bin has all that

@@ -196,7 +196,9 @@ class StatementAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """There may be something to claim."""
+    """There may be something to claim; a rescan says so although nothing told of it."""
+
+    by_rescan: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,9 @@ FORGETTING: Final = 1.01  # by which the least time grows with each answer
 class Claims:
     """The places of rows, as far as claims have read them: which are empty, and up to where the others are claimed."""
 
-    __slots__ = ("_asked_at", "_each", "_open", "_rotation", "_start_at", "_woken", "empty", "reached")
+    __slots__ = (
+        "_asked_at", "_each", "_late", "_looked", "_open", "_rotation", "_start_at", "_woken", "empty", "reached",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.empty: set[ClaimKey] = set()
@@ -45,13 +47,32 @@ class Claims:
         # by type, queue and urgency: places not empty when last asked
         self._open: dict[tuple[str, str, bool], list[ClaimKey]] = {}
         self._woken = False  # since we last asked: what came then, the answer may not have seen
+        self._looked: set[ClaimKey] = set()  # places that only a rescan has asked for
+        self._late: list[tuple[float, int]] = []  # when rows were found there, and how many
         self._rotation = 0  # which type is asked for first
         self._start_at = 0.0  # when whole places may be asked for again
         self._asked_at = 0.0
         self._each = NEVER  # seconds that a row costs at best
 
     def wake(self) -> None:
-        """Ask every place again: rows may have come anywhere."""
+        """Ask every place again: something told that rows may have come anywhere."""
+        self._looked.clear()
+        self._late.clear()
+        self.ask_again()
+
+    def look_again(self) -> None:
+        """Ask every place again, for a rescan: nothing was told of rows in those that were empty."""
+        self._looked = set(self.empty)
+        self.ask_again()
+
+    def take_late(self, until: float) -> int:
+        """Return how many rows rescans found until then of which nothing has told since; count them once."""
+        late = sum(count for at, count in self._late if at <= until)
+        self._late = [(at, count) for at, count in self._late if at > until]
+        return late
+
+    def ask_again(self) -> None:
+        """Ask every place again, since we may claim more than before: what that finds may yet be late."""
         self.empty.clear()
         self._open.clear()
         self._woken = True
@@ -203,6 +224,9 @@ class Claims:
         is_proof = not (sent.ends or self._woken)  # what ends beside a claim, or comes meanwhile, it cannot see
         for request in sent.wanted:
             place = request.key
+            if place in self._looked:
+                self._looked.discard(place)
+                self._late.append((now, found.get(request, 0)))
             if found.get(request, 0) == request.most:
                 self.reached[place] = reached[request]
                 continue

@@ -10,7 +10,7 @@ It does no input or output, reads no clock but its argument `now`, and uses no r
 name the function that handles each event, and what is done when each deadline has come.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from scheduler.model import events_and_effects as e
@@ -261,6 +261,17 @@ class Core:
     def settle(self, parents: list[int]) -> None:
         """Settle the dependencies on rows that others ended."""
         self.state.outbox.settle(parents)
+
+    def settle_late(self, parents: list[int]) -> None:
+        """Settle the dependencies on rows that a rescan found; what is not on its way already was forgotten."""
+        self.state.outbox.settle_late(parents)
+
+    def found_late(self, found: Mapping[str, int], until: float) -> None:
+        """Count what rescans alone found until then: jobs that were claimed after them, and other things by kind."""
+        jobs = self.state.claims.take_late(until)
+        for kind, count in {**found, "jobs": jobs}.items():
+            if count:
+                self.state.found_late(kind, count)
 
     # ---- commands
 

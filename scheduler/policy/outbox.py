@@ -48,6 +48,7 @@ class Outbox:
         self.claims_failed = 0  # on their data, since the last one that did not
         self.parents: list[int] = []
         self.unsettled: deque[r.Settle] = deque()  # what was left of parents with many children
+        self._late: set[int] = set()  # parents that a rescan found, and nothing else
         self.gather_until = 0.0  # ends that come before go together
         self.is_record_due = False  # what is in hand is to be said anew
         self.logs: list[LogRow] = [] if former is None else former.all_logs()
@@ -119,6 +120,20 @@ class Outbox:
         self.parents.extend(parents)
         if rest is not None:
             self.unsettled.append(rest)
+
+    def settle_late(self, parents: Iterable[int]) -> None:
+        """Settle the dependencies on rows that a rescan found; those that are not on their way are late."""
+        sent = [self.in_flight, *self.repeats, *self.locked, *self.unsettled]
+        under_way = {pk for request in sent if isinstance(request, r.Settle) for pk in request.parents}
+        found = list(parents)
+        self._late.update(set(found) - under_way - {*self.parents, *self.pending()})
+        self.settle(found)
+
+    def take_late(self, request: r.Settle) -> int:
+        """Return how many parents of a request only a rescan found; forget that."""
+        late = self._late.intersection(request.parents)
+        self._late -= late
+        return len(late)
 
     def want_record(self) -> None:
         self.is_record_due = True

@@ -23,7 +23,10 @@ MARK_CLAIMED_AFTER: Final = 0.4  # seconds from its claim that a job is in hand 
 
 def woken(state: State, event: e.Woken, now: float) -> None:
     """Let every place be claimed from again: rows may have come anywhere."""
-    state.claims.wake()
+    if event.by_rescan:
+        state.claims.look_again()
+    else:
+        state.claims.wake()
 
 
 def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> None:
@@ -163,7 +166,9 @@ def not_saved(state: State, event: e.NotSaved, now: float) -> None:
 
 def settled(state: State, event: e.Settled, now: float) -> None:
     """Send what is left of dependencies to settle; a claim may find the children that were released."""
-    state.outbox.answered()
+    request = state.outbox.answered()
+    if isinstance(request, r.Settle) and (late := state.outbox.take_late(request)) and event.released:
+        state.found_late("dependencies", late)
     if event.left is not None:
         first, *others = event.left.parents
         # the others do not wait for all of the first one's children

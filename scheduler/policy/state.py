@@ -12,7 +12,7 @@ from itertools import count
 from typing import Final
 
 from scheduler.model.config import AgentType, Config, Host, Scheduler
-from scheduler.model.counters import Counted, add
+from scheduler.model.counters import FOUND_LATE, Counted, add
 from scheduler.model.events_and_effects import CloseQuery, ConnectionKind, Effect, Expand, Fetch, Keep, LogMessage, Send
 from scheduler.model.protocol import printable, shown_item
 from scheduler.model.queue_requests import PLAIN, LogRow
@@ -368,6 +368,11 @@ class State:
         """Count a process that was started or has ended, for drover metrics."""
         add(self.counted, (name, slot.pool.name, slot.host.name, *labels), 1)
 
+    def found_late(self, kind: str, count: int) -> None:
+        """Count and log what a rescan alone found."""
+        add(self.counted, (FOUND_LATE, kind), count)
+        self.log_message("warning", f"only a rescan found {count} {kind}: a notification or an event was lost")
+
     def take_counted(self) -> Counted:
         """Return the processes that were counted since the last call."""
         counted, self.counted = self.counted, {}
@@ -404,7 +409,7 @@ class State:
 
     def wake_all(self) -> None:
         """Claim and schedule for every type."""
-        self.claims.wake()
+        self.claims.ask_again()
         self.dirty.update(self.pools.values())
 
     def take_dirty(self) -> set[Pool]:

@@ -26,7 +26,7 @@ from tests.agent_tools import AGENTS
 from tests.faults.launcher import BUCKETS
 from tests.faults.versions import Version
 from tests.integration.daemon import ARMED_RUN, BASE, ERRORS, PYTHON, RUN, Daemon, agent
-from tests.patience import LONG_PATIENCE_S, Deadline
+from tests.patience import LONG_PATIENCE_S, Deadline, named
 from tests.schema_tools import walk_suspects
 from tests.spool_tools import end_kept
 
@@ -40,6 +40,7 @@ BIG = 150_000  # more than a pipe holds
 LASTING = {"jq_max_interruptions": 1000}  # no fault may use them up; no retries, which would hide a job that fails
 # Where agents are killed: one death fails a job, two the same item of an SQL job.
 RETRIED = LASTING | {"jq_retries": 1000, "jq_tolerate": 1000}
+# Leases run out here, and what a statement was for that is refused waits for the next rescan: both are short.
 QUICK = """
 [scheduler]
 log_level = "info"
@@ -480,20 +481,26 @@ class Site:
     def until(self, look: Callable[[], Any], what: str | Callable[[], str], patience: float = LONG_PATIENCE_S) -> Any:
         """Look until it is so, and return what was seen; `what` says what is missing when patience is over."""
         deadline = Deadline(patience)
-        while not (found := look()):
-            assert deadline.left > 0, f"{what() if callable(what) else what} within {patience:g} s\n{self._story()}"
-            time.sleep(LOOK_S)
+
+        def missing() -> str:
+            return what() if callable(what) else what
+
+        with named(missing, self._story):
+            while not (found := look()):
+                assert deadline.left > 0, f"{missing()} within {patience:g} s\n{self._story()}"
+                time.sleep(LOOK_S)
         return found
 
     def settle(self, patience: float = LONG_PATIENCE_S) -> list[tuple[Any, ...]]:
         """Wait until every job has ended, however slow the machine is, and return what is wrong with how it went."""
         self.tally.runs += 1
         ended, deadline = -1, Deadline(patience)
-        while not self._is_over():
-            if (count := self.value("select count(*) from drover.jobqueue where jq_endtime is not null")) > ended:
-                ended, deadline = count, Deadline(patience)
-            assert deadline.left > 0, f"no job has ended for {patience:g} s\n{self._story()}"
-            time.sleep(LOOK_S)
+        with named(lambda: "not all jobs have ended", self._story):
+            while not self._is_over():
+                if (count := self.value("select count(*) from drover.jobqueue where jq_endtime is not null")) > ended:
+                    ended, deadline = count, Deadline(patience)
+                assert deadline.left > 0, f"no job has ended for {patience:g} s\n{self._story()}"
+                time.sleep(LOOK_S)
         return self.violations() + self._left()
 
     def _left(self) -> list[tuple[Any, ...]]:

@@ -25,11 +25,13 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
 from tests import warm
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, line_of, named
 
 GONE_S = 5.0  # for what a daemon leaves behind
 LOOK_S = 0.02  # the longest time between two looks for what nobody announces
 TERMINAL = frozenset({"done", "failed", "cancelled", "ignored", "skipped"})
+# All that finds work, or a daemon that is lost, has the interval that is shipped; a test that is about another says so.
+# What is short here are limits of agents and pauses before a retry, which many tests are about.
 BASE = """
 [scheduler]
 log_level = "debug"
@@ -37,16 +39,11 @@ kill_grace = 1
 exit_grace = 0.5
 min_idle = 0.2
 start_limit = 5
-lease = 4
-lease_renewal = 1
-rescan = 1
-progress_interval = 0.1
-status_interval = 1
 retry_base = 0.1
 blocked_delay = 0.2
-reconnect_max = 0.5
 """
 ERRORS = "stderr"
+WAITING = "select jq_pk, jq_state::text, reason from drover.why where jq_state < 'done' limit 10"
 REC = Path(__file__).parent / "rec_agent.py"
 PYTHON = [sys.executable, "-S", "-E"]
 RUN = [sys.executable, "-m", "scheduler.cli.main", "run", "--allow-root"]
@@ -105,6 +102,7 @@ class Daemon:
         self.database = database
         self.folder = Path(folder.name)
         self._folder = folder
+        self.rescan_helps = ""  # why it may; empty: it must not
         self._said: str | None = None
         self._pid: int | None = None
         self._owner = psycopg.connect(database, autocommit=True, row_factory=dict_row)
@@ -214,18 +212,24 @@ class Daemon:
         deadline = time.monotonic() + timeout
         return [self.wait(pk, state, max(0.0, deadline - time.monotonic())) for pk in pks]
 
-    def until(self, look: Callable[[], Any], timeout: float = PATIENCE_S, what: str = "it did not happen") -> Any:
-        """Look again at every event, or a moment later, until `look` gives something true, which is given."""
-        deadline = time.monotonic() + timeout
-        while not (found := look()):
-            left = deadline - time.monotonic()
-            assert left > 0, f"{what} within {timeout} s\n{self._story()}"
-            list(self._owner.notifies(timeout=min(left, LOOK_S), stop_after=1))
+    def until(self, look: Callable[[], Any], timeout: float = PATIENCE_S, what: str = "") -> Any:
+        """Look again at every event, or a moment later, until `look` gives something true, which is given.
+
+        `what` names what is missing until then; without it that is the line of the caller.
+        """
+        deadline, frame = time.monotonic() + timeout, sys._getframe(1)
+        with named(lambda: what or line_of(frame), self._story):
+            while not (found := look()):
+                left = deadline - time.monotonic()
+                assert left > 0, f"{what or line_of(frame)} within {timeout} s\n{self._story()}"
+                list(self._owner.notifies(timeout=min(left, LOOK_S), stop_after=1))
         return found
 
     def _story(self) -> str:
         """For messages of failures: every job that has not ended and why, and the end of the daemon's own log."""
-        waiting = self.execute("select jq_pk, jq_state::text, reason from drover.why where jq_state < 'done' limit 10")
+        waiting: list[Any] = ["what waits cannot be read"]
+        with suppress(psycopg.Error):  # the wait may have been ended within a statement
+            waiting = self.execute(WAITING)
         return "\n".join([*map(str, waiting), f"exit status {self.process.poll()}", self.stderr()[-3000:]])
 
     # ---- the process
@@ -267,6 +271,7 @@ class Daemon:
             left = [pid for pid, fd in family if not is_gone(fd)]
         assert not left, f"processes outlived the daemon: {left}"
         self._assert_no_bug()
+        self._assert_nothing_late()
         return status
 
     def stop(self, number: int = SIGTERM, timeout: float = PATIENCE_S) -> int:
@@ -299,6 +304,11 @@ class Daemon:
         found = re.search(r"bug:|Traceback", self.stderr())
         assert found is None, self.stderr()[-6000:]
 
+    def _assert_nothing_late(self) -> None:
+        """Fail if only a rescan found something: a notification or an event was lost."""
+        found = [line for line in self.stderr().splitlines() if "only a rescan found" in line]
+        assert self.rescan_helps or not found, "\n".join([*found, self.stderr()[-3000:]])
+
 
 def start(
     config_text: str,
@@ -311,12 +321,14 @@ def start(
     program: Sequence[str] = RUN,
     points: str = "",
     ssh: Mapping[str, float] | None = None,
+    rescan_helps: str = "",
 ) -> Daemon:
     """Start a daemon with BASE and then this configuration, whose keys win; `wait` until it serves the group.
 
     It logs in to `database`, or to the same one by the conninfo `via`. With `stdin` its standard input is a pipe that
     gives these bytes and ends, and its standard output is one too. `points` are those of tests/faults/failpoints.py;
-    `ssh` are other limits of hosts over SSH, fields of SshSettings.
+    `ssh` are other limits of hosts over SSH, fields of SshSettings. `rescan_helps` says why a rescan may have to find
+    what nothing told of; without it that fails the test when the daemon exits.
     """
     temporary = TemporaryDirectory(prefix="drover-test-")
     folder = Path(temporary.name)
@@ -336,6 +348,7 @@ def start(
             stderr=errors, env=environment, cwd=Path(__file__).parents[2],
         )  # fmt: skip
     daemon = Daemon(process, database, temporary)
+    daemon.rescan_helps = rescan_helps
     if stdin is not None:
         assert process.stdin is not None
         process.stdin.write(stdin)

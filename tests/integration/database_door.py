@@ -19,8 +19,8 @@ SLOW = (
 OURS = "usename like 'drover_%%' and application_name like 'drover %%' and datname = current_database()"
 CUT = f"select pg_terminate_backend(pid, 5000) from pg_stat_activity where {OURS}"
 
-LASTING = "[scheduler]\nlease = 30\nlease_renewal = 0.3\nrescan = 0.5\n"  # where no lease is to run out
-QUICK = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\nrescan = 0.5\nreconnect_max = 0.2\n"
+LASTING = "[scheduler]\nlease = 30\nlease_renewal = 0.3\n"  # where no lease is to run out
+QUICK = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\nreconnect_max = 0.2\n"  # where a lease runs out
 
 
 class Door:

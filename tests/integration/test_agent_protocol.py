@@ -65,7 +65,7 @@ def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="module")
 def shared(module_database: str, host: str) -> Iterator[Daemon]:
     text = (
-        settings(respawn_count=0)
+        settings(respawn_count=0, status_interval=1)  # the status counts lines
         + host
         + puppet()
         + puppet("wide", slots=4)

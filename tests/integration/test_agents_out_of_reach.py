@@ -20,6 +20,7 @@ from tests.drivers.test_processes import debugger
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import RUN, Daemon, agent, python
 from tests.integration.daemon import is_gone as has_ended
+from tests.integration.puppets import settings
 from tests.integration.ssh_tools import table
 from tests.needs import need
 from tests.other_user import setuid_program
@@ -27,6 +28,7 @@ from tests.patience import LONG_PATIENCE_S
 from tests.ssh.accounts import for_user_1
 from tests.ssh.sshd import Server, serving
 
+SHOWN = settings(status_interval=1)  # what is left is shown with the status
 HOST = "[hosts.local]\n"
 # The daemon is user 1; the capability, which agents do not get, is for the files of this test.
 USER_1 = ["setpriv", "--reuid=1", "--regid=1", "--clear-groups", "--"]
@@ -69,10 +71,10 @@ class Site:
         return " ".join(self._become)
 
     def serve(self, types: str) -> Daemon:
-        return self._launch(HOST + types, program=AS_USER_1)
+        return self._launch(SHOWN + HOST + types, program=AS_USER_1)
 
     def serve_over_ssh(self, server: Server, types: str) -> Daemon:
-        return self._launch(table("alpha", server, user="daemon") + types)
+        return self._launch(SHOWN + table("alpha", server, user="daemon") + types)
 
     def working(self, daemon: Daemon, name: str) -> tuple[int, int]:
         """Let an agent that cannot be ended begin a job; return the job and the process."""

@@ -18,7 +18,7 @@ from tests.integration.daemon import Daemon, agent, lines, python, rec, records
 
 HOST = "[hosts.alpha]\n"
 NAPPING = "import signal,sys; print('OK'); [signal.pause() for _ in sys.stdin]"
-QUICK = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\nrescan = 0.5\n"
+QUICK = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\n"  # where a lease runs out
 PATIENT = "[scheduler]\nlease = 120\nlease_renewal = 50\n"  # until when the first job may wait for commands
 ENDED = {"done", "failed"}
 NUMBERS = "select i as id, 'gate:{}' as act from generate_series(1, 10) i"

@@ -13,7 +13,7 @@ from tests.integration.daemon import RUN, Daemon, agent, await_lines, lines, rec
 from tests.needs import need
 from tests.pooler_tools import pooler
 
-QUICK = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\nrescan = 0.5\n"
+QUICK = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\n"  # where a lease runs out
 LASTING = QUICK.replace("lease = 1.5", "lease = 30")  # where no lease is to run out
 HOST = "[hosts.alpha]\n"
 RUNNING = "select count(*) from drover.jobqueue where jq_state = 'running'"

@@ -16,7 +16,9 @@ from tests.integration.daemon import Daemon, agent, rec
 from tests.integration.test_commands import command, told
 from tests.integration.test_schedules import add
 
-TIMES: Final = "[scheduler]\nlease = 3600\nlease_renewal = 600\nrescan = 1\n"
+TIMES: Final = "[scheduler]\nlease = 3600\nlease_renewal = 600\n"
+# A pass of tidying begins at a rescan, and the status counts it.
+TIDIED: Final = "rescan = 1\nstatus_interval = 1\n"
 SITE: Final = TIMES + "[hosts.alpha]\n[queues.q]\nmax_length = 5\n"
 STARTED: Final = "select count(*) from drover.schedule_start where start_schedule = any (%s) and start_jobs <> '{}'"
 NOW: Final = "update drover.schedule set schedule_next = now(), schedule_due = now()"
@@ -125,7 +127,7 @@ def test_a_daemon_registers_its_schedules_though_a_front_end_has_filled_their_qu
 def test_a_subscription_that_its_owner_keeps_locked_holds_up_no_command(
     launch: Launch, text: str, front_end: psycopg.Connection
 ) -> None:
-    daemon = launch(text)
+    daemon = launch(text.replace(TIMES, TIMES + TIDIED))
     ((number,),) = front_end.execute("select subscription from drover.subscribe(kind => 'status')").fetchall()
     front_end.commit()
     daemon.execute("update drover.subscription set sub_expires = now() - interval '2 days'")
@@ -146,8 +148,9 @@ def test_edges_that_a_front_end_has_not_committed_hold_up_nobody_elses_jobs(
     daemon.wait(parent, "running")
     front_end.execute(EDGE.encode(), (child, parent))
     gate.touch()
-    above, below = daemon.insert(jq_type="a", jq_state="held"), daemon.insert(jq_type="a")
-    daemon.execute(EDGE, below, above, role="drover_frontend_sql")
+    with daemon.login("drover_frontend_sql").transaction():  # else the lower one may be over before it has a parent
+        above, below = daemon.insert(jq_type="a", jq_state="held"), daemon.insert(jq_type="a")
+        daemon.execute(EDGE, below, above, role="drover_frontend_sql")
     told(daemon, f"release {above}")
     daemon.wait_all([above, below])
     front_end.commit()

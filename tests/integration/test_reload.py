@@ -282,7 +282,7 @@ def test_command_line_options_survive_a_reload_f86(launch: Launch) -> None:
 
 @pytest.mark.slow
 def test_every_daemon_of_the_group_reads_its_own_file(launch: Launch) -> None:
-    lasting = settings(lease=30, lease_renewal=0.3, rescan=0.5) + LOCAL
+    lasting = settings(lease=30, lease_renewal=0.3) + LOCAL
     first = launch(lasting + puppet("a"))
     second = launch(lasting + puppet("a"), wait=False)
     said(second, "standing by")

@@ -22,7 +22,7 @@ from tests.patience import LONG_PATIENCE_S
 from tests.postgres_copy import copy_binaries, plpgsql, replace_file, upgrade_to_unloadable
 
 ROOT = Path(__file__).parents[2]
-TEXT = '[database]\nurl = "embedded:{}"\n[scheduler]\nreconnect_max = 0.5\nrescan = 1\n'
+TEXT = '[database]\nurl = "embedded:{}"\n[scheduler]\nreconnect_max = 0.5\n'
 NAMED = (
     "the files of the PostgreSQL server were replaced or removed while it runs, as by an upgrade: restart the server"
 )

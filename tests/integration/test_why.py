@@ -16,7 +16,8 @@ from tests.patience import LONG_PATIENCE_S
 
 TWO = "[hosts.h1]\nmax = 2\n[hosts.h2]\n"
 DONE = "done: all data processed"
-STALE = settings(status_interval=3600, min_idle=60, lease=4, start_limit=60)  # nothing is told but what changes
+# nothing is told but what changes
+STALE = settings(status_interval=3600, min_idle=60, lease=4, lease_renewal=1, start_limit=60)
 
 
 def assert_why(daemon: Daemon, pk: int, reason: str) -> None:

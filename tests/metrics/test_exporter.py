@@ -104,6 +104,7 @@ def test_ends_bytes_and_processes_are_counted(database_with_roles: str, scrapes:
         found = until(daemon, scrapes, **{ended("echo", "done", "normal"): 3, ended("sh", "failed", "exit_status"): 1})
         assert found["drover_up"] == 1
         assert found['drover_agent_sent_bytes_total{type="echo"}'] == 3 * len("four\n")
+        assert not [name for name in found if name.startswith("drover_rescan_found_total")]  # nothing was lost
         assert found['drover_agent_received_bytes_total{type="echo"}'] >= 4 * len("OK\n")
         assert found[died] == 1
         assert found['drover_agent_spawns_total{host="alpha",type="echo"}'] >= 1
