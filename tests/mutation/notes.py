@@ -16,6 +16,7 @@ from tests.mutation.mutants import Mutant
 from tests.mutation.warm import ROOT, UNSEEN, Reached, Warm
 
 PLACE: Final = ROOT / "build" / "mutants"
+PORTION: Final = 200  # tests that are measured before what was measured is noted
 EQUIVALENT: Final = Path(__file__).with_name("equivalent.toml")
 SCORES: Final = Path(__file__).with_name("scores.toml")
 NORMAL_95: Final = 1.96  # standard errors on each side that hold 95 % of cases
@@ -38,8 +39,11 @@ def reached(warm: Warm, jobs: int, place: Path) -> Reached:
         known = Reached()
     known.forget({test for test in known.durations if test not in warm.items or _file(test) in changed})
     new = [test for test in warm.items if test not in known.durations]
-    known.add(warm.measure(new, jobs, place))
-    file.write_text(json.dumps({"digests": now, **asdict(known)}))
+    for start in range(0, len(new), PORTION):
+        known.add(warm.measure(new[start : start + PORTION], jobs, place))
+        part = file.with_suffix(".new")
+        part.write_text(json.dumps({"digests": now, **asdict(known)}))
+        part.replace(file)
     return known
 
 
@@ -61,8 +65,9 @@ class Found:
 
     def __init__(self, place: Path) -> None:
         """Read it."""
-        file = self.file = place / "found.json"
-        self.notes: dict[str, list[str]] = json.loads(file.read_text()) if file.exists() else {}
+        file = self.file = place / "found.jsonl"
+        lines = file.read_text().split("\n")[:-1] if file.exists() else []  # the last may have been cut off
+        self.notes: dict[str, tuple[str, str]] = {key: (by, stamp) for key, by, stamp in map(json.loads, lines)}
         self.digests = digests()
 
     def of(self, mutant: Mutant, tests: Sequence[str]) -> str | None:
@@ -72,8 +77,8 @@ class Found:
 
     def note(self, mutant: Mutant, by: str, tests: Sequence[str]) -> None:
         """Note what a run found."""
-        self.notes[_key(mutant)] = [by, self._stamp(mutant, by, tests)]
-        self.file.write_text(json.dumps(self.notes, indent=0))
+        with self.file.open("a") as file:
+            file.write(json.dumps([_key(mutant), by, self._stamp(mutant, by, tests)]) + "\n")
 
     def _stamp(self, mutant: Mutant, by: str, tests: Sequence[str]) -> str:
         which = [by] if by in tests else tests

@@ -122,7 +122,9 @@ def test_a_mutant_that_no_test_saw_is_tried_again_when_another_test_reaches_it(t
     found = Found(tmp_path)
     found.digests = {"line.py": "1"}
     found.note(of_line(1), UNSEEN, ["a.py::x"])
-    assert [found.of(of_line(1), tests) for tests in (["a.py::x"], ["a.py::x", "a.py::y"])] == [UNSEEN, None]
+    later = Found(tmp_path)
+    later.digests = found.digests
+    assert [later.of(of_line(1), tests) for tests in (["a.py::x"], ["a.py::x", "a.py::y"])] == [UNSEEN, None]
 
 
 def test_a_mutant_that_does_not_end_counts_as_seen() -> None:
