@@ -257,3 +257,25 @@ def test_a_quota_of_each_user_without_jobs_has_all_its_room_t116() -> None:
     quotas = Quotas()
     quotas.set([NOTHING | {"name": "others", "most": 1}, NOTHING | {"name": "few", "most": 2, "user": "*"}], [])
     assert [quotas.room(key) for key in ("few:anna", "others", "few", "others:anna")] == [2, 1, 2, None]
+
+
+def test_a_job_of_an_unknown_submitter_counts_for_each_user_until_it_ends_t116() -> None:
+    quotas, unknown = Quotas(), job(1, {"retries": 1})
+    unknown.started = True
+    quotas.set([NOTHING | {"name": "few", "most": 2, "user": "*"}], [unknown])
+    quotas.take_with_room()
+    assert [quotas.admit(job(pk, ANNA)) is None for pk in (2, 3)] == [True, False]
+    quotas.ended(unknown)
+    assert (quotas.has_room, quotas.room("few:anna")) == ({"few:anna"}, 1)
+
+
+def test_the_end_of_a_job_wakes_no_jobs_that_are_blocked_on_another_key_t116() -> None:
+    quotas, first, other = Quotas(), job(1, ANNA), job(2, BERT)
+    quotas.set([NOTHING | {"name": "few", "most": 1, "user": "*"}], [])
+    quotas.take_with_room()
+    for each in (first, job(3, ANNA), other):
+        quotas.admit(each)
+    quotas.ended(first)
+    assert quotas.take_with_room() == ["few:anna"]
+    quotas.ended(other)
+    assert quotas.has_room == set()
