@@ -16,7 +16,7 @@ DEB_PYTHON ?= /usr/bin/python3
 # tests start some thousand daemons and commands: each would compile its sources anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check bench counts faults sim soak dist deb install uninstall compiled test-compiled format schema clean
+.PHONY: demo test test-all check bench counts faults mutants sim soak dist deb install uninstall compiled test-compiled format schema clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -44,7 +44,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache >/dev/null
-	$(PYTEST) -m 'not slow' tests/unit tests/sim
+	$(PYTEST) -m 'not slow' tests/unit tests/sim tests/mutation
 
 # options in BENCH, as `make bench BENCH=--quick` or `make bench BENCH='--only P1 --report out'`
 bench: $(VENV)/.dev
@@ -55,6 +55,11 @@ counts: $(VENV)/.dev
 
 faults: $(VENV)/.dev
 	DROVER_FAULTS=full $(BIN)/python -m tests.faults
+
+# small faults that no test sees: of MODULE, as `make mutants MODULE=scheduler/policy/claims.py`, or of model/ and policy/.
+# Options in MUTANTS, as `make mutants MUTANTS='--minutes 60 --seed 7'`
+mutants: $(VENV)/.dev
+	nice -n 15 $(BIN)/python -m tests.mutation $(MODULE) $(MUTANTS)
 
 sim: $(VENV)/.dev
 	DROVER_SIM_STEPS=1000000 $(PYTEST) tests/sim
@@ -116,7 +121,7 @@ test-compiled: $(VENV)/.dev $(COMPILED)/.dev
 	$(BIN)/python -m tests.sim.digest $(SEEDS) >$(COMPILED)/digest & \
 	  (cd $(COMPILED) && $(BIN)/python -m tests.sim.digest $(SEEDS) >digest.compiled) && wait $$!
 	cmp $(COMPILED)/digest $(COMPILED)/digest.compiled
-	cd $(COMPILED) && $(PYTEST) -m 'not slow or compiled' $(addprefix --ignore tests/,agents counts database metrics web)
+	cd $(COMPILED) && $(PYTEST) -m 'not slow or compiled' $(addprefix --ignore tests/,agents counts database metrics mutation web)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix --quiet

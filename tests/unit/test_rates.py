@@ -76,6 +76,23 @@ def test_each_value_has_a_limit_of_its_own_and_the_others_are_told_when() -> Non
     assert told == [None, None, None, 10.01, 10.01, 20.02]
 
 
+def test_a_job_put_back_is_about_to_start_for_its_value_too() -> None:
+    rates = Rates(RateLimit(rate=3, each=1, by="submitter", interval=10.0))
+    rates.admit(1, "anna", 0.0)
+    rates.began(1, 1.0)
+    rates.put_back(1)
+    assert rates.admit(2, "anna", 12.0) is not None
+
+
+def test_nothing_is_kept_of_a_job_that_ended_but_its_start() -> None:
+    rates = Rates(EACH)
+    rates.admit(1, "anna", 0.0)
+    rates.began(1, 1.0)
+    rates.ended(1)
+    kept = rates.snapshot()
+    assert (kept["values"], kept["begun"], kept["each"]["anna"]["starts"]) == ([], [], [1.0])
+
+
 def test_starts_of_a_former_owner_count_r57() -> None:
     rates = Rates(RateLimit(rate=2, each=1, by="submitter", interval=10.0))
     rates.took_over({"": [8.0, 1.0], "=anna": [1.0]}, 100.0)
@@ -134,32 +151,42 @@ def test_a_long_value_is_counted_by_its_beginning_and_its_hash_t57() -> None:
     assert len({short_value(long), short_value(long + "y"), short_value("\ud800" * 65)}) == 3
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from("cbpe"), st.integers(0, 5), st.floats(0, 4)), max_size=80),
-    st.integers(1, 3),
-)
-def test_no_interval_has_too_many_starts_whatever_comes(acts: list[tuple[str, int, float]], most: int) -> None:
-    rates, now, hand = Rates(RateLimit(rate=most, each=most, by="type", interval=10.0)), 0.0, {}
+GO_ON, PUT_BACK, END = "go on", "put back", "end"
+WAITS = st.sampled_from((0.0, 0.5, 3.0, 9.5))
+ACTS = st.lists(st.tuples(st.sampled_from((GO_ON, GO_ON, PUT_BACK, END)), st.integers(0, 3), WAITS), max_size=60)
+
+
+@given(ACTS, st.integers(1, 6), st.integers(1, 3))
+def test_no_interval_has_too_many_starts_and_all_room_comes_back(
+    acts: list[tuple[str, int, float]], rate: int, each: int
+) -> None:
+    rates, now, hand = Rates(RateLimit(rate=rate, each=each, by="type", interval=10.0)), 0.0, dict[int, str]()
     begun: list[tuple[int, float]] = []  # starts, without those put back: a line behind another was not worked
     for act, pk, wait in acts:
         now += wait
-        if act == "c" and pk not in hand and room(rates, now, len(hand)) > 0:
-            if rates.admit(pk, str(pk % 2), now) is None:
+        if act == GO_ON and pk not in hand:
+            if room(rates, now, len(hand)) > 0 and rates.admit(pk, str(pk % 2), now) is None:
                 hand[pk] = "claimed"
-        elif act == "b" and hand.get(pk) == "claimed":
+        elif act == GO_ON and hand[pk] == "claimed":
             hand[pk] = "begun"
             rates.began(pk, now)
             begun.append((pk, now))
-        elif act == "p" and hand.get(pk) == "begun":
+        elif act == PUT_BACK and hand.get(pk) == "begun":
             hand[pk] = "claimed"
             begun.remove([start for start in begun if start[0] == pk][-1])
             rates.put_back(pk)
-        elif act == "e" and pk in hand:
+        elif act == END and pk in hand:
             del hand[pk]
             rates.ended(pk)
-    for parities in ({0, 1}, {0}, {1}):
+    for most, parities in ((rate, {0, 1}), (each, {0}), (each, {1})):
         starts = [at for pk, at in begun if pk % 2 in parities]
         assert all(later - first >= 10.0 for first, later in zip(starts, islice(starts, most, None), strict=False))
+    for pk in hand:
+        rates.ended(pk)
+    now += 10.1
+    assert room(rates, now) == rate
+    assert [rates.admit(pk, str(pk % 2), now) for pk in range(2 * each)] == [None] * (2 * each)
+    assert None not in [rates.admit(pk, str(pk % 2), now) for pk in (10, 11)]
 
 
 def promise_all(jobs: int) -> float:
