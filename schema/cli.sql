@@ -91,7 +91,7 @@ select jq_endtime as tally_at, interval '0' as tally_span, jq_type as tally_type
        coalesce(jq_done_host, '-') as tally_host, jq_state::text as tally_state, jq_end_code as tally_code,
        1::bigint as tally_jobs, jq_itemsprocessed as tally_items, jq_pk as tally_newest,
        case when jq_state in ('done', 'failed')
-            then array[drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime))]
+            then array[drover.time_bin(drover.time_run(jq_msq, jq_processedtime, jq_starttime, jq_endtime))]
             else '{}' end as tally_bins,
        case when jq_state in ('done', 'failed') then array[1::bigint] else '{}' end as tally_counts
   from drover.my_jobs where jq_endtime is not null and jq_type <> 'command'
@@ -206,11 +206,16 @@ select set_config('enable_nestloop', 'off', true)
 select jq_name, jq_pk from drover.jobqueue where jq_name = any (:names)
 
 -- fragment: chosen
--- Keep the jobs that filters choose; see scheduler/cli/jobs.py.
+-- Keep the jobs that filters choose; see scheduler/cli/jobs.py. Views have the codes of ends, a table has none.
 (:types::text[] is null or jq_type = any (:types)) and (:queues::text[] is null or jq_queue = any (:queues))
    and (:submitters::text[] is null or jq_submitter = any (:submitters))
    and (:groups::bigint[] is null or jq_job_fk = any (:groups))
    and (:since::timestamptz is null or greatest(jq_queued, jq_starttime, jq_endtime) >= :since)
+   and (:until::timestamptz is null or greatest(jq_queued, jq_starttime, jq_endtime) < :until)
+   and (:hosts::text[] is null or jq_host = any (:hosts)) and (:ran_on::text[] is null or jq_done_host = any (:ran_on))
+   and (:codes::text[] is null or jq_exitcode::text = any (:codes)
+        or (select code from (select null::text as jq_end_code) as of_a_table,
+                             lateral (select jq_end_code as code from (select j.*) one) c) = any (:codes))
 
 -- fragment: progress
 -- How far an SQL job is; one that waits for its first item has not begun.
@@ -225,6 +230,7 @@ jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_state::te
        jq_attempt as attempt, jq_done_host as run_host, jq_done_pid as run_pid,
        jq_queued as queued, jq_starttime as start, jq_endtime as end,
        jq_itemsprocessed as processed, jq_itemsfailed as failed, jq_itemstotal as total, {{progress}} as progress,
+       case when jq_state = 'queued' and jq_wait_until > now() then jq_retry_at end as next_try,
        b.condition, b.blocked_since, b.next_check, b.tries as checks, code, jq_args as args, jq_endtext as text
   from (select null::text as jq_end_code) as of_a_table,  -- which has no codes: the views in its place have them
        lateral (select j.*, jq_end_code as code from drover.jobqueue j) j
@@ -239,7 +245,8 @@ jq_pk as job, jq_name as name, jq_job_fk as group, jq_type as type, jq_state::te
 -- What jobs sort by that are sorted by a time or a length of time, in seconds.
 extract(epoch from coalesce(
               case :sort::text when 'waited' then coalesce(jq_starttime, jq_endtime, now()) - jq_queued
-                               when 'ran' then coalesce(jq_endtime, now()) - jq_starttime end,
+                               when 'ran' then make_interval(secs => drover.time_run(
+                                                 jq_msq, jq_processedtime, jq_starttime, jq_endtime)) end,
               case :sort when 'queued' then jq_queued when 'start' then jq_starttime when 'end' then jq_endtime end
                 - 'epoch'::timestamptz))::float8
 
@@ -260,7 +267,7 @@ case when :sort = 'priority' then case when jq_urgent then '0' else '1' end || j
 
 -- fragment: asked_for
 -- Keep the jobs that a list shows.
-jq_state = any (:states::drover.job_state[]) and {{chosen}} and (:hosts::text[] is null or jq_host = any (:hosts))
+jq_state = any (:states::drover.job_state[]) and {{chosen}}
    and (:queued_within::interval is null or jq_queued > now() - :queued_within)
    and (:before::bigint is null or jq_pk < :before)
    and (:with_ended_commands or jq_type <> 'command' or jq_endtime is null)
@@ -354,7 +361,7 @@ select {{listed}}
 
 -- fragment: meant
 -- Keep the jobs that a command is about, in one of these states, or those among `jobs`.
-jq_state = any (:states::drover.job_state[]) and {{chosen}} and (:hosts::text[] is null or jq_host = any (:hosts))
+jq_state = any (:states::drover.job_state[]) and {{chosen}}
    and (:with_commands or jq_type <> 'command') and (:with_manual or jq_mode = 'background')
    and (:jobs::bigint[] is null or jq_pk = any (:jobs))
    and (:before::timestamptz is null or jq_endtime < :before)
@@ -494,7 +501,10 @@ select reason, sum(jobs)::bigint as jobs, count(distinct type) as kinds,
                 when waits_for = 'time' and e.jq_retry_at is not null then drover.why_later(e.jq_endtext)
                 when waits_for = 'time' then 'waits until the time that it asks for'
                 when condition is not null then 'blocked on the condition ' || condition
-                else coalesce((select reason from drover.why where jq_pk = k.example), k.state) end as reason
+                else (select case when k.jobs > 1 and w like '%its row is locked by %' then 'the first of them: '
+                                  else '' end || w
+                        from coalesce((select reason from drover.why where jq_pk = k.example), k.state) as w) end
+             as reason
       from (
         select s.type, s.state::text as state, s.waits_for, null as condition, s.jobs, s.place,
                case when s.place <= :most::bigint
@@ -707,7 +717,7 @@ select host_name as host, host_group as group, scheduler_host || '.' || schedule
        host_transport as transport, host_max as max, host_urgent as urgent, host_enabled as enabled,
        nullif(concat_ws(' ', 'types=' || nullif(host_types, ''), 'queues=' || array_to_string(host_queues, ','),
                         'priorities=' || nullif(host_priorities, '')), '') as filter,
-       count(status_pid) as agents, host_down_until as down_until, host_reason as reason
+       count(status_pid) as agents, host_down_since as down_since, host_down_until as down_until, host_reason as reason
   from drover.host
   left join drover.scheduler_group on group_name = host_group and group_lease_until > now()
   left join drover.scheduler on scheduler_uuid = group_owner
@@ -885,7 +895,7 @@ select coalesce(sum(jobs), 0)::bigint from drover.job_states
 select what, count(*) as jobs, extract(epoch from max(now() - began))::float8 as seconds,
        (array_agg(jq_pk order by began, jq_pk))[1] as longest
   from (
-    select h.jq_pk, coalesce(a.att_start, now()) as began,
+    select h.jq_pk, coalesce(got.since, a.att_start, now()) as began,
            case when exists (select from drover.our_detached d where d.jq_pk = h.jq_pk and d.attempt = j.jq_attempt)
                 then 'detached'
                 when h.jq_state = 'claimed' then 'claimed'
@@ -898,6 +908,10 @@ select what, count(*) as jobs, extract(epoch from max(now() - began))::float8 as
      cross join lateral (select * from drover.jobqueue where jq_pk = h.jq_pk offset 0) j
       left join lateral (
         select att_start from drover.attempt where att_jq_fk = h.jq_pk and att_attempt = j.jq_attempt limit 1) a on true
+      left join (  -- since when an agent has its line; before that it waited for the agent
+        select status_jq_fk as job, min(status_since) as since
+          from drover.scheduler_status where status_state_name = 'ST_RUNNING' group by 1) got
+             on got.job = h.jq_pk and not j.jq_msq
       left join drover.queue on queue_name = h.jq_queue
       left join drover.agent on agent_group = queue_group and agent_type = h.jq_type
      where h.jq_type <> 'command') in_hand
@@ -1019,9 +1033,21 @@ select type, sum(jobs)::bigint as jobs
 
 -- name: failure_stats
 -- Return how jobs failed since a time: of each type and code the number, the newest job and the text of its end, if it
--- is failed still: it may have been retried or removed.
+-- is failed still: it may have been retried or removed. And the most frequent texts among the 500 numbers up to that
+-- job, with their counts. Texts are alike if they differ in numbers and paths only.
 select type, code, jobs, newest,
-       (select left(jq_endtext, 200) from drover.jobqueue j where jq_pk = newest and jq_state = 'failed') as text
+       (select left(jq_endtext, 200) from drover.jobqueue j where jq_pk = newest and jq_state = 'failed') as text,
+       (select coalesce(jsonb_agg(jsonb_build_object('jobs', jobs, 'text', text) order by jobs desc, text), '[]')
+          from (
+            select count(*) as jobs, (array_agg(left(jq_endtext, 200) order by jq_pk desc))[1] as text
+              from drover.jobqueue j
+             where jq_pk between newest - 499 and newest and jq_state = 'failed' and jq_type = f.type
+               and jq_endtext is not null
+               and (select code from (select null::text as jq_end_code) as of_a_table,
+                                     lateral (select jq_end_code as code from (select j.*) one) c) = f.code
+             group by regexp_replace(
+               regexp_replace(left(jq_endtext, 300), '/[^[:space:]:;,]*', '/', 'g'), '[0-9]+', '0', 'g')
+             order by jobs desc, text limit 3) t) as texts
   from (
     select tally_type as type, tally_code as code, sum(tally_jobs)::bigint as jobs, max(tally_newest) as newest
       from drover.tally where {{tallied}} and tally_state = 'failed'
@@ -1070,14 +1096,19 @@ select 'type ' || agent_type, null::interval, agent_trial ->> 'text'
  order by agent_type
 
 -- name: hosts_down
-select 'host ' || h.host_name, null::interval,
-       'host ' || h.host_name || ' cannot be reached, next attempt ' || date_trunc('second', h.host_down_until)
-         || ': ' || h.host_reason || '; jobs that wait: ' || jobs
+-- Return the hosts that cannot be reached, whether jobs wait for them or not. That one is being reached for the first
+-- time is no warning for as long as an attempt may take.
+select 'host ' || h.host_name, now() - h.host_down_since,
+       'host ' || h.host_name || ' cannot be reached, '
+         || case when h.host_down_until > now() then 'next attempt ' || date_trunc('second', h.host_down_until)
+                 else 'an attempt is being made' end
+         || ': ' || h.host_reason || coalesce('; jobs that wait for it: ' || jobs, '')
   from drover.host h
-  join (select host, sum(jobs)::bigint as jobs from drover.job_states
-         where state in ('queued', 'claimed', 'running', 'blocked') group by host) w on w.host = h.host_name
- where h.host_group = :group and h.host_present and h.host_enabled
-   and h.host_down_until > now() - interval '1 minute' and h.host_reason <> 'it is being reached'
+  left join (select host, sum(jobs)::bigint as jobs from drover.job_states
+              where state in ('queued', 'claimed', 'running', 'blocked') group by host) w on w.host = h.host_name
+ where h.host_group = :group and h.host_present and h.host_enabled and h.host_transport = 'ssh'
+   and h.host_down_until is not null
+   and (h.host_reason <> 'it is being reached' or h.host_down_since < now() - interval '1 minute')
    and exists (select from drover.scheduler_group where group_name = :group and group_lease_until > now())
  order by h.host_name
 

@@ -43,9 +43,10 @@ select queue_name as queue, queue_group as group, queue_paused::integer as pause
   from drover.queue where queue_present order by queue_name
 
 -- name: metric_hosts
--- Return whether each host is enabled and reached.
+-- Return whether each host is enabled and reached, and for how long it has not been.
 select host_name as host, host_group as group, host_enabled::integer as enabled,
-       (host_down_until is null)::integer as up
+       (host_down_until is null)::integer as up,
+       coalesce(extract(epoch from now() - host_down_since), 0)::float8 as down_seconds
   from drover.host where host_present order by host_name
 
 -- name: metric_types

@@ -1987,12 +1987,16 @@ update drover.agent a
    set agent_blocked_since = now() - make_interval(secs => u.since),
        agent_blocked_until = now() + make_interval(secs => u.seconds),
        agent_reason = u.reason, agent_queries_wait = u.queries_wait,
+       agent_item_next = now() + make_interval(secs => u.item_wait),
        agent_trial = case when u.knows then nullif(u.trial, 'null') else agent_trial end
   from jsonb_to_recordset(:rows::jsonb) as u(
-         type text, since float8, seconds float8, reason text, queries_wait boolean, knows boolean, trial jsonb)
+         type text, since float8, seconds float8, reason text, queries_wait boolean, knows boolean, trial jsonb,
+         item_wait float8)
  where a.agent_group = :group::text and a.agent_type = u.type
    and (a.agent_reason is distinct from u.reason or a.agent_queries_wait <> u.queries_wait
         or u.seconds is not null or a.agent_blocked_until is not null
+        or (u.item_wait is null) <> (a.agent_item_next is null)
+        or abs(extract(epoch from a.agent_item_next - now()) - u.item_wait) > 1
         or u.knows and nullif(u.trial, 'null') is distinct from a.agent_trial)
 
 -- name: show_status
@@ -2047,10 +2051,13 @@ select drover.fold_tally(:most::integer)
 select drover.add_up_changes(:most::integer), drover.recount_next(:zones::integer)
 
 -- name: show_hosts
--- Write when the next attempt is made to reach hosts of the group that cannot be, and why; null if they can.
+-- Write since when hosts of the group cannot be reached, when the next attempt is, and why; null if they can.
 with {{lease}}
 update drover.host
-   set host_down_until = now() + make_interval(secs => u.seconds), host_reason = u.reason
+   set host_down_since = case when u.seconds is null then null
+                              when host_down_until is null then now()
+                              else coalesce(host_down_since, now()) end,
+       host_down_until = now() + make_interval(secs => u.seconds), host_reason = u.reason
   from jsonb_to_recordset(:rows::jsonb) as u(name text, seconds float8, reason text)
  where host_name = u.name and host_group = :group::text and exists (select from lease)
 

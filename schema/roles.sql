@@ -128,7 +128,8 @@ grant execute on function drover.about(float8), drover.items(drover.jobqueue), d
   drover.progress(bigint, bigint, bigint, interval, timestamptz),
   drover.end_code(drover.job_state, text, integer, text, integer, text), drover.shown_code(drover.jobqueue),
   drover.word(text, integer), drover.has_token(drover.jobqueue), drover.takes_priority(text, text),
-  drover.time_bin(double precision), drover.why_later(text)
+  drover.time_bin(double precision), drover.time_run(boolean, interval, timestamptz, timestamptz), drover.lockers(),
+  drover.why_later(text)
   to drover_scheduler, drover_frontend, drover_frontend_sql, drover_tenant, drover_operator, drover_readonly;
 
 -- drover_frontend inserts jobs of one parameter and reads its own. It cannot set their submitter, nor what the
@@ -188,7 +189,7 @@ grant select on drover.migration, drover.later_migration, drover.queue, drover.h
 -- Not agent_revision: it is a command line, which may contain a password.
 grant select (agent_group, agent_type, agent_enabled, agent_enabled_file, agent_kind, agent_submitters, agent_cwd,
               agent_fair, agent_fair_file, agent_present, agent_blocked_since, agent_blocked_until, agent_reason,
-              agent_queries_wait, agent_registered, agent_trial,
+              agent_queries_wait, agent_registered, agent_trial, agent_item_next,
               agent_attributes)
   on drover.agent to drover_frontend, drover_frontend_sql, drover_tenant, drover_readonly;
 

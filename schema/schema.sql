@@ -212,9 +212,12 @@ CREATE TABLE drover.agent (
     agent_blocked_since timestamp with time zone,
     agent_trial jsonb,
     agent_attributes jsonb DEFAULT '{}'::jsonb NOT NULL,
+    agent_item_next timestamp with time zone,
     CONSTRAINT agent_agent_kind_check CHECK ((agent_kind = ANY (ARRAY['line'::text, 'exec'::text]))),
     CONSTRAINT agent_agent_type_check CHECK ((agent_type <> 'command'::text))
 );
+
+COMMENT ON COLUMN drover.agent.agent_item_next IS 'when its item_rate lets the next item begin, if that is more than a second away';
 
 CREATE FUNCTION drover.agent_types_of(asked text, in_group text) RETURNS SETOF drover.agent
     LANGUAGE sql STABLE
@@ -453,6 +456,10 @@ declare
   whose    name[];
   since    timestamptz;
   after    timestamptz;
+  till     timestamptz;
+  late     bigint[];  -- jobs in hand that were claimed after that
+  codes    text[];
+  ran_on   text[];
   sought   text;
   place bigint;  -- null: all were looked at
   waiting  bigint[];
@@ -508,6 +515,12 @@ begin
   whose := case when not may_command(c.jq_submitter) then wards(c.jq_submitter) end;
   since := filter ->> 'since';
   after := filter ->> 'queued_since';
+  till := filter ->> 'until';
+  late := case when till is not null
+               then array(select pk from in_hand cross join lateral unnest(hand_jobs) as pk where hand_since >= till)
+          end;
+  codes := case when filter ? 'code' then names(filter -> 'code') end;
+  ran_on := case when filter ? 'ran_on' then names(filter -> 'ran_on') end;
   sought := lower(filter ->> 'text');
   place := case when c.jq_result is null then 0 else (c.jq_result ->> 'place')::bigint end;
   waiting := array(select value::bigint from jsonb_array_elements_text(c.jq_result -> 'left'));
@@ -559,6 +572,10 @@ begin
          and (whose is null or jq_submitter = any (whose))
          and (since is null or greatest(jq_queued, jq_starttime, jq_endtime) >= since or jq_pk = any (begun))
          and (after is null or jq_queued > after)
+         and (till is null or greatest(jq_queued, jq_starttime, jq_endtime) < till and jq_pk <> all (late))
+         and (ran_on is null or jq_done_host = any (ran_on))
+         and (codes is null or jq_exitcode::text = any (codes)
+              or end_code(jq_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal) = any (codes))
          and (sought is null or jq_pk::text = sought or position(sought in lower(
                 concat_ws(' ', jq_name, left(jq_args, 2000), left(jq_endtext, 2000)))) > 0)
          and (filter ->> 'hidden' is distinct from 'false'
@@ -928,7 +945,7 @@ CREATE FUNCTION drover.count_ends(pks bigint[], states text[]) RETURNS void
        select case when exists (select from agent where agent_type = jq_type) then jq_type else '(unknown)' end as type,
               coalesce(jq_done_host, '-') as host, jq_itemsprocessed as items,
               case when u.state in ('done', 'failed') then
-                drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime)) end as bin,
+                drover.time_bin(drover.time_run(jq_msq, jq_processedtime, jq_starttime, jq_endtime)) end as bin,
               drover.end_code(u.state::drover.job_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal)
                 as code
          from jobqueue where jq_pk = u.pk and jq_type <> 'command' offset 0) j
@@ -1427,7 +1444,7 @@ CREATE FUNCTION drover.filter_mistake(filter jsonb) RETURNS text
     SET search_path TO 'drover', 'pg_temp'
     AS $$
 declare
-  known text[] := '{type,queue,host,by,group,state,since,queued_since,text,hidden}';
+  known text[] := '{type,queue,host,by,group,state,since,until,queued_since,ran_on,code,text,hidden}';
   wrong text;
 begin
   if jsonb_typeof(filter) is distinct from 'object' or filter = '{}' then
@@ -1438,7 +1455,7 @@ begin
     return format('a filter has no %s: it has %s', quote_literal(left(wrong, 64)), array_to_string(known, ', '));
   end if;
   select key into wrong from jsonb_each(filter) as e(key, value)
-   where case when key in ('since', 'queued_since', 'text') then jsonb_typeof(value) <> 'string'
+   where case when key in ('since', 'until', 'queued_since', 'text') then jsonb_typeof(value) <> 'string'
               when key = 'hidden' then jsonb_typeof(value) <> 'boolean'
               when jsonb_typeof(value) = 'array'
               then value = '[]' or exists (
@@ -1448,7 +1465,7 @@ begin
    order by key limit 1;
   if found then
     return format('%s of a filter is %s', wrong, case
-      when wrong in ('since', 'queued_since') then 'a time, as a string' when wrong = 'text' then 'a string'
+      when wrong in ('since', 'until', 'queued_since') then 'a time, as a string' when wrong = 'text' then 'a string'
       when wrong = 'hidden' then 'true or false' when wrong = 'group' then 'a number, or a list of numbers'
       else 'a string, or a list of strings' end);
   end if;
@@ -1457,7 +1474,7 @@ begin
   if found then
     return format('there is no state %s', quote_literal(left(wrong, 64)));
   end if;
-  perform (filter ->> 'since')::timestamptz, (filter ->> 'queued_since')::timestamptz,
+  perform (filter ->> 'since')::timestamptz, (filter ->> 'until')::timestamptz, (filter ->> 'queued_since')::timestamptz,
           names(filter -> 'group')::bigint[];
   return null;
 exception when data_exception then
@@ -2530,6 +2547,25 @@ begin
   end;
 end $$;
 
+CREATE FUNCTION drover.lockers(OUT locker xid, OUT says text) RETURNS SETOF record
+    LANGUAGE sql STABLE ROWS 10
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+  select transactionid,
+         'its row is locked by '
+           || coalesce('pid ' || pid || ', user ' || usename
+                         || coalesce(', application ' || nullif(application_name, ''), '')
+                         || coalesce(', for ' || drover.about(date_part('epoch', clock_timestamp() - xact_start)), '')
+                         || '; next: end that transaction, as with select pg_terminate_backend(' || pid || ')',
+                       'a prepared transaction; next: commit it or roll it back, see pg_prepared_xacts')
+    from pg_catalog.pg_locks left join pg_catalog.pg_stat_activity using (pid)
+   where locktype = 'transactionid' and mode = 'ExclusiveLock' and granted
+     and coalesce(xact_start < clock_timestamp() - interval '1 second',
+                  application_name not like 'drover%', true)
+$$;
+
+COMMENT ON FUNCTION drover.lockers(OUT locker xid, OUT says text) IS 'sessions that have had a transaction open for more than a second, for drover.why';
+
 CREATE FUNCTION drover.look_at_rest(jobs bigint[], states drover.job_state[], owner uuid, may_be_ended boolean, OUT locked bigint[], OUT ours bigint[], OUT theirs bigint[]) RETURNS record
     LANGUAGE sql STABLE
     SET search_path TO 'drover', 'pg_temp'
@@ -3515,7 +3551,7 @@ begin
              drover.end_code(jq_state, jq_type, jq_end_bits, jq_endtext, jq_exitcode, jq_signal) as code,
              jq_itemsprocessed as items, jq_pk as pk,
              case when jq_state in ('done', 'failed') then
-               drover.time_bin(date_part('epoch', jq_endtime) - date_part('epoch', jq_starttime)) end as bin
+               drover.time_bin(drover.time_run(jq_msq, jq_processedtime, jq_starttime, jq_endtime)) end as bin
         from jobqueue where jq_endtime is not null
        union all
       select jq_starttime, jq_type, '-', 'started', '', 0, null,
@@ -4431,6 +4467,13 @@ CREATE FUNCTION drover.time_bin(seconds double precision) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select case when seconds <= 0.0001 then 0 else least(ceil(8 * ln(seconds / 0.0001) / ln(2)), 281)::integer end
+$$;
+
+CREATE FUNCTION drover.time_run(is_query boolean, worked interval, started timestamp with time zone, ended timestamp with time zone) RETURNS double precision
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select case when not is_query and ended is not null and worked > interval '0' then date_part('epoch', worked)
+              else date_part('epoch', coalesce(ended, now())) - date_part('epoch', started) end
 $$;
 
 CREATE FUNCTION drover.trial_failed() RETURNS trigger
@@ -5490,6 +5533,7 @@ CREATE TABLE drover.host (
     host_present boolean DEFAULT true NOT NULL,
     host_down_until timestamp with time zone,
     host_reason text,
+    host_down_since timestamp with time zone,
     CONSTRAINT host_host_name_check CHECK (((length(host_name) >= 1) AND (length(host_name) <= 64)))
 );
 
@@ -6693,8 +6737,8 @@ CREATE VIEW drover.why AS
  SELECT r.jq_pk,
     r.jq_type,
     r.jq_state,
-    ((COALESCE(d.says, a.says, l.says, r.says) || COALESCE(drover.shown_code(j.*), ''::text)) || COALESCE((': '::text || r.text), ''::text)) AS reason
-   FROM ((((drover.reason r
+    ((COALESCE(d.says, a.says, k.says, l.says, (regexp_replace(r.says, '^in hand'::text, 'claimed'::text) || COALESCE(n.says, ''::text))) || COALESCE(drover.shown_code(j.*), ''::text)) || COALESCE((': '::text || r.text), ''::text)) AS reason
+   FROM ((((((drover.reason r
      JOIN drover.jobqueue j ON ((j.jq_pk = r.jq_pk)))
      LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))))
      LEFT JOIN LATERAL ( SELECT rate_limited.says
@@ -6704,7 +6748,21 @@ CREATE VIEW drover.why AS
      LEFT JOIN LATERAL ( SELECT runs_detached.says
            FROM drover.runs_detached
           WHERE ((runs_detached.jq_pk = r.jq_pk) AND (r.jq_state = 'running'::drover.job_state))
-         OFFSET 0) d ON (true));
+         OFFSET 0) d ON (true))
+     LEFT JOIN LATERAL ( SELECT (
+                CASE
+                    WHEN (r.jq_state = 'queued'::drover.job_state) THEN ''::text
+                    WHEN (r.jq_state = 'claimed'::drover.job_state) THEN 'claimed; '::text
+                    ELSE (r.says || '; '::text)
+                END || w.says) AS says
+           FROM drover.lockers() w(locker, says)
+          WHERE ((w.locker = j.xmax) AND (r.jq_state = ANY (ARRAY['queued'::drover.job_state, 'claimed'::drover.job_state, 'running'::drover.job_state])) AND (r.says ~ '^(waits its turn|in hand|running)'::text))
+         LIMIT 1) k ON (true))
+     LEFT JOIN LATERAL ( SELECT (', the next at '::text || date_trunc('second'::text, agent.agent_item_next)) AS says
+           FROM (drover.agent
+             JOIN drover.queue ON ((agent.agent_group = queue.queue_group)))
+          WHERE ((queue.queue_name = j.jq_queue) AND (agent.agent_type = j.jq_type) AND (agent.agent_item_next > now()) AND (r.says ~~ '%item_rate%'::text))
+         OFFSET 0) n ON (true));
 
 CREATE VIEW drover.my_why WITH (security_barrier='true') AS
  SELECT w.jq_pk,
@@ -6923,7 +6981,9 @@ CREATE VIEW drover.our_tally WITH (security_barrier='true') AS
             z.jq_queued,
             z.jq_attempt,
             z.jq_starttime,
-            z.jq_endtime
+            z.jq_endtime,
+            z.jq_msq,
+            z.jq_processedtime
            FROM (ended
              CROSS JOIN LATERAL ( SELECT jobqueue.jq_pk,
                     jobqueue.jq_job_fk,
@@ -6997,7 +7057,9 @@ CREATE VIEW drover.our_tally WITH (security_barrier='true') AS
             h.jq_queued,
             h.jq_attempt,
             h.jq_starttime,
-            NULL::timestamp with time zone
+            NULL::timestamp with time zone,
+            h.jq_msq,
+            h.jq_processedtime
            FROM (drover.our_beside_zones b
              CROSS JOIN LATERAL ( SELECT j.jq_pk,
                     j.jq_job_fk,
@@ -7071,7 +7133,7 @@ CREATE VIEW drover.our_tally WITH (security_barrier='true') AS
     (jobs.jq_state)::text AS tally_state,
     (1)::bigint AS tally_jobs,
         CASE
-            WHEN (jobs.jq_state = ANY (ARRAY['done'::drover.job_state, 'failed'::drover.job_state])) THEN ARRAY[drover.time_bin((date_part('epoch'::text, jobs.jq_endtime) - date_part('epoch'::text, jobs.jq_starttime)))]
+            WHEN (jobs.jq_state = ANY (ARRAY['done'::drover.job_state, 'failed'::drover.job_state])) THEN ARRAY[drover.time_bin(drover.time_run(jobs.jq_msq, jobs.jq_processedtime, jobs.jq_starttime, jobs.jq_endtime))]
             ELSE '{}'::integer[]
         END AS tally_bins,
         CASE
@@ -7304,8 +7366,8 @@ CREATE VIEW drover.why_masked AS
  SELECT r.jq_pk,
     r.jq_type,
     r.jq_state,
-    (COALESCE(d.says, a.says, l.says, r.says) || COALESCE(drover.shown_code(j.*), ''::text)) AS reason
-   FROM ((((drover.reason r
+    (COALESCE(d.says, a.says, k.says, l.says, (regexp_replace(r.says, '^in hand'::text, 'claimed'::text) || COALESCE(n.says, ''::text))) || COALESCE(drover.shown_code(j.*), ''::text)) AS reason
+   FROM ((((((drover.reason r
      JOIN drover.jobqueue j ON ((j.jq_pk = r.jq_pk)))
      LEFT JOIN drover.awaited a ON (((a.jq_pk = r.jq_pk) AND (r.jq_state = 'blocked'::drover.job_state))))
      LEFT JOIN LATERAL ( SELECT rate_limited.says
@@ -7315,7 +7377,21 @@ CREATE VIEW drover.why_masked AS
      LEFT JOIN LATERAL ( SELECT runs_detached.says
            FROM drover.runs_detached
           WHERE ((runs_detached.jq_pk = r.jq_pk) AND (r.jq_state = 'running'::drover.job_state))
-         OFFSET 0) d ON (true));
+         OFFSET 0) d ON (true))
+     LEFT JOIN LATERAL ( SELECT (
+                CASE
+                    WHEN (r.jq_state = 'queued'::drover.job_state) THEN ''::text
+                    WHEN (r.jq_state = 'claimed'::drover.job_state) THEN 'claimed; '::text
+                    ELSE (r.says || '; '::text)
+                END || w.says) AS says
+           FROM drover.lockers() w(locker, says)
+          WHERE ((w.locker = j.xmax) AND (r.jq_state = ANY (ARRAY['queued'::drover.job_state, 'claimed'::drover.job_state, 'running'::drover.job_state])) AND (r.says ~ '^(waits its turn|in hand|running)'::text))
+         LIMIT 1) k ON (true))
+     LEFT JOIN LATERAL ( SELECT (', the next at '::text || date_trunc('second'::text, agent.agent_item_next)) AS says
+           FROM (drover.agent
+             JOIN drover.queue ON ((agent.agent_group = queue.queue_group)))
+          WHERE ((queue.queue_name = j.jq_queue) AND (agent.agent_type = j.jq_type) AND (agent.agent_item_next > now()) AND (r.says ~~ '%item_rate%'::text))
+         OFFSET 0) n ON (true));
 
 ALTER TABLE ONLY drover.agent
     ADD CONSTRAINT agent_pkey PRIMARY KEY (agent_group, agent_type);

@@ -19,7 +19,7 @@ from scheduler.cli.arguments import job_number_or_name, verb_arguments
 from scheduler.cli.database_session import MASKED, NOTHING, Session, connect
 from scheduler.cli.health import SHOW_ALL
 from scheduler.cli.output import Table, as_json, failed, print_rows, printable, warn
-from scheduler.cli.restart_costs import print_costs
+from scheduler.cli.restart_costs import KEPT, print_costs
 from scheduler.cli.wait import Progress
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
@@ -149,7 +149,10 @@ def drain(options: Namespace, config: Config) -> int:
         if not session.value("is_any_scheduler_active"):
             print(as_json({"drained": True}) if options.json else "no scheduler is active: there is nothing to drain")
             return 0
-        return _send_and_wait(session, options, "shutdown", lambda: _left(session))
+        status = _send_and_wait(session, options, "shutdown", lambda: _left(session))
+    if not status and not options.json:
+        print(KEPT)
+    return status
 
 
 def _left(session: Session) -> int:

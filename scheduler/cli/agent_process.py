@@ -35,7 +35,7 @@ from scheduler.errors import ConfigError
 from scheduler.model import protocol
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.events_and_effects import Spawn
-from scheduler.model.wrong_answers import lookalike, why_no_ok
+from scheduler.model.wrong_answers import why_no_keyword
 from scheduler.package_data import agent_folders, agents_dir
 
 HERE: Final = "local"
@@ -329,11 +329,8 @@ def mistakes(line: bytes) -> Iterator[str]:
     if len(line) > protocol.LINE_LIMIT:
         yield f"a line of {len(line)} bytes: at most {protocol.LINE_LIMIT} are read; the agent is killed for it"
     keyword, text = protocol.parse(line)
-    meant = lookalike(line) if keyword == protocol.DEBUG else ""
-    if meant == protocol.OK.decode():
-        yield why_no_ok(line)
-    elif meant:
-        yield f"it said: {shown(line)}: the keyword is {meant}, spelt so, at the start of a line; this is debug output"
+    if keyword == protocol.DEBUG:
+        yield from filter(None, [why_no_keyword(line)])
     elif keyword == protocol.RESULT and not _is_json(text):
         yield f"it said: {shown(line)}: what follows RESULT is not JSON, and is not stored"
     elif keyword == protocol.ITEMS and not re.fullmatch(rb"\d+", text):

@@ -23,7 +23,7 @@ from scheduler.model.verbs import HOST, JOB, TYPE, CommandError, about, parse
 LOOK_EVERY_S: Final = 1.0  # at commands that take long
 WITHDRAWN: Final = 4  # the exit status: nothing was done, and nothing will be
 WITHDRAWN_TEXT: Final = "withdrawn"  # how the text of such a command begins
-START_ONE: Final = "start one with drover run"
+START_ONE: Final = "start one with drover run, unless one is just starting"
 ABOUT: Final = {"about_jobs": about(JOB), "about_hosts": about(HOST), "about_types": about(TYPE)}
 
 

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from scheduler.model.verbs import LARGEST_PK
 
-FILTERS: Final = ("types", "queues", "submitters", "groups", "since")  # attributes of options that choose jobs
+FILTERS: Final = ("types", "queues", "submitters", "groups", "hosts", "ran_on", "codes")  # options that choose jobs
+TIMES: Final = ("since", "until")  # more of them, which name instants
 PATIENCE_S: Final = 60.0  # until a command that no scheduler has taken is withdrawn
-BULK_FILTERS: Final = ("states", "hosts")  # more of them, of commands to the scheduler
+BULK_FILTERS: Final = ("states",)  # more of them, of commands to the scheduler
 JOB_NAME: Final = re.compile(r"[^.\s]+\.[^.\s]+")  # type.nonce
 Declaration = Callable[[Any], object]  # gets the parser
 
@@ -108,4 +109,4 @@ def verb_arguments(usage: str) -> Iterator[tuple[str, Declaration]]:
 
 def filters_are_given(options: Namespace) -> bool:
     """Return whether options choose jobs."""
-    return any(getattr(options, name, None) for name in (*FILTERS, *BULK_FILTERS))
+    return any(getattr(options, name, None) for name in (*FILTERS, *TIMES, *BULK_FILTERS))

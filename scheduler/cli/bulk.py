@@ -28,11 +28,12 @@ from scheduler.model.verbs import parse, quoted
 FLUSHED_AT_ONCE: Final = 1000  # jobs that one statement removes
 MEND_REFUSAL: Final = "remove the rows that refer to them, or let the foreign key say on delete cascade"
 LISTED_JOBS: Final = 20  # jobs that --dry-run lists
+UNCOUNTED: Final = ("groups", "ran_on", "codes", "since", "until", "jobs", "before")  # filters for single jobs
 ALL_ROWS: Final = "all"  # how much of the jobs the role may read
 PRINTED_REFUSALS: Final = 5  # that are printed; the others are counted
 # Where the options of the filters are in a filter of drover.command.
 KEYS: Final = {"types": "type", "queues": "queue", "hosts": "host", "submitters": "by", "groups": "group",
-               "states": "state", "since": "since"}  # fmt: skip
+               "states": "state", "ran_on": "ran_on", "codes": "code", "since": "since", "until": "until"}  # fmt: skip
 
 
 class Job(NamedTuple):
@@ -54,7 +55,8 @@ def send_to_chosen(options: Namespace, config: Config) -> int:
         counts = _counts(session, values)
         if not counts:
             what = " or ".join(state for state in JOB_STATES if state in values["states"])
-            print(printable(f"nothing to {options.command}: no jobs {in_words(options)} are {what}"))
+            ran = "; --ran-on chooses by the host where a job ran" if getattr(options, "hosts", None) else ""
+            print(printable(f"nothing to {options.command}: no jobs {in_words(options)} are {what}{ran}"))
             return 0
         if options.dry_run:
             return _print_chosen(session, options, values, counts)
@@ -71,7 +73,7 @@ def _values(session: Session, options: Namespace) -> dict[str, Any]:
     before = None if days is None else session.value("now") - timedelta(days=days)
     named = session.job_numbers(options.jobs) if getattr(options, "jobs", None) else None
     return {
-        "states": sorted(states), "before": before, "jobs": named, "hosts": getattr(options, "hosts", None) or None,
+        "states": sorted(states), "before": before, "jobs": named,
         "with_commands": COMMAND_TYPE in (options.types or ()) and options.command == "flush",
         "with_manual": options.command != "release", **chosen(session, options),
     }  # fmt: skip
@@ -85,7 +87,7 @@ def _counts(session: Session, values: Mapping[str, Any]) -> dict[str, int]:
 def _are_counted(session: Session, values: Mapping[str, Any]) -> bool:
     """Return whether the counts of jobs know all that the filters ask for, so that no job need be read."""
     is_plain = values["with_manual"] and not values["with_commands"]
-    is_plain = is_plain and all(values[name] is None for name in ("groups", "since", "jobs", "before"))
+    is_plain = is_plain and all(values[name] is None for name in UNCOUNTED)
     return is_plain and session.access["jobqueue"] == ALL_ROWS
 
 

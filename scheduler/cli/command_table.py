@@ -99,7 +99,12 @@ FILTERS: Final = (  # which jobs a command is about
     argument("--by ROLE", "jobs that this role submitted only; may be repeated", dest="submitters", action="append"),
     argument("--group N", "jobs of this job group only; may be repeated", dest="groups", action="append",
               type=POSITIVE),
+    argument("--host HOST", "jobs that asked for this host only; may be repeated", dest="hosts", action="append"),
+    argument("--ran-on HOST", "jobs that ran on this host last; may be repeated", action="append"),
+    argument("--code CODE", "jobs that ended with this exit status, or for this reason, as timeout; may be repeated",
+             dest="codes", action="append"),
     argument("--since TIME", "jobs queued, started or ended since: 90, 15m, 1h 30m, 2d ago, or at a local time"),
+    argument("--until TIME", "jobs of which nothing of that is later, as --since"),
 )  # fmt: skip
 SORTS: Final = ("job", "queued", "start", "end", "waited", "ran", "type", "state", "queue", "by", "priority")
 MANY: Final = (  # of a command that takes filters in place of jobs
@@ -110,7 +115,6 @@ MANY: Final = (  # of a command that takes filters in place of jobs
 BULK: Final = (
     *MANY,
     argument("--state STATE", "jobs in this state only, may be repeated", dest="states", **STATES),
-    argument("--host HOST", "jobs of this host only; may be repeated", dest="hosts", action="append"),
 )
 EVENT_KINDS: Final = ("all", "status", "error", "subscription", "share", "user", "alternate", "dead", "alert")
 LANGUAGES: Final = ("python", "bash", "c", "node", "perl")  # of skeletons of agents

@@ -17,6 +17,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.cli.output import Table, failed, print_records, print_table
+from scheduler.drivers.home_directory import home_directory
 from scheduler.errors import ConfigError
 from scheduler.model.config import AgentType, Config, Database, Mistake
 from scheduler.model.config import Path as Key
@@ -92,11 +93,14 @@ def _with_prelude(agent: AgentType, folder: Path) -> AgentType:
 
 
 def locate(option: str | None, environ: Mapping[str, str], system: Sequence[Path] | None = None) -> Path:
-    """Return the main file: one that was asked for need not exist (reading it says so), the others do."""
+    """Return the main file: one that was asked for need not exist (reading it says so), the others do.
+
+    Errors: ConfigError, HOME is no absolute path.
+    """
     if asked := option or environ.get("DROVER_CONFIG"):
         return Path(asked)
-    home, machines = environ.get("HOME"), system_files(Path(sys.prefix)) if system is None else system
-    candidates = [*([Path(home) / USER] if home else []), *machines]
+    machines = system_files(Path(sys.prefix)) if system is None else system
+    candidates = [*([home_directory(environ) / USER] if environ.get("HOME") else []), *machines]
     return next((path for path in candidates if _exists(path)), shipped())
 
 

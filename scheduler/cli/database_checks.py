@@ -78,6 +78,7 @@ def findings_in_database(config: Config, conninfo: str) -> Iterator[Finding]:
     with translated_errors(), open_session(conninfo) as session:
         yield from _warnings(session)
         yield from _objects_of_site(session)
+        yield from _hosts_down(session, config.scheduler.group)
     yield from _statements(config, conninfo)
 
 
@@ -115,6 +116,16 @@ def _objects_of_site(session: Session) -> Iterator[Finding]:
     """Yield what the site has put on our tables: what stops the queue, what is in the way, and what may stay."""
     for row in found_by((*OF_SITE, ADDED_BY_SITE), session, Limits()):
         yield FAIL if level_of(row) == CRITICAL else WARN, ": ".join(sentence(row))
+
+
+def _hosts_down(session: Session, group: str) -> Iterator[Finding]:
+    """Yield the hosts that the active scheduler cannot reach: since when, why, and when it tries next."""
+    found = look(session, partial(session.rows, "hosts_down", group=group))
+    if isinstance(found, NotLooked):
+        yield WARN, found.sentence("host down")
+        return
+    for row in found:
+        yield WARN, ": ".join(sentence(("host down", *row, "")))
 
 
 def _statements(config: Config, conninfo: str) -> Iterator[Finding]:

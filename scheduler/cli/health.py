@@ -53,7 +53,9 @@ class Limits:
     timeout_ms: int = 2000  # of each of our own statements
 
 
-END_IT: Final = "let its owner end it, or select pg_terminate_backend(pid)"
+# Who may, since drover_operator may not.
+BY_SIGNALLERS: Final = "that user, a member of pg_signal_backend or a superuser may select"
+END_IT: Final = f"to end it, {BY_SIGNALLERS} pg_terminate_backend(pid)"
 # Warnings that are critical for `drover health`: no work is done, or work may be lost. Others will slow work down.
 STOPPED: Final = "stopped by site"
 CRITICAL_KINDS: Final = {
@@ -103,19 +105,22 @@ OF_DATABASE: Final = (
     Check("impossible", "impossible_rows", "report it"),
     Check(HIDDEN, "statistics_hidden",
           "look as drover_operator, or let a superuser grant pg_read_all_stats to this role"),
-    Check("setting off", "settings_off", "switch it on, and reload"),
-    Check("no autovacuum", "tables_without_autovacuum", "alter table ... reset (autovacuum_enabled)"),
+    Check("setting off", "settings_off", "switch it on, as a superuser, and reload"),
+    Check("no autovacuum", "tables_without_autovacuum",
+          "as the owner of the table: alter table ... reset (autovacuum_enabled)"),
     Check("old transaction", "old_transactions", END_IT),
-    Check("old transaction", "prepared_transactions", "commit prepared or rollback prepared, in its database"),
+    Check("old transaction", "prepared_transactions",
+          "that user or a superuser: commit prepared or rollback prepared, in its database"),
     Check("old replica", "replicas_behind",
-          "drop an unused slot; end long queries there, or switch hot_standby_feedback off"),
-    Check("dead rows", "dead_rows", "vacuum the table now; look whether autovacuum has workers left"),
+          "as a superuser drop an unused slot; end long queries there, or switch hot_standby_feedback off"),
+    Check("dead rows", "dead_rows",
+          "as the owner of the table vacuum it now; look whether autovacuum has workers left"),
     Check("scans", "queue_scans", "find it with pg_stat_statements; ask by jq_pk or jq_job_fk, or a replica"),
     Check("slow query", "slow_queries",
-          "ask by jq_pk or jq_job_fk, or a replica; to end it: select pg_cancel_backend(pid)"),
+          f"ask by jq_pk or jq_job_fk, or a replica; to end it, {BY_SIGNALLERS} pg_cancel_backend(pid)"),
     Check("lock", "blocking_locks", END_IT),
     Check("notifications", "notify_queue_filling",
-          "end the sessions that listen and are idle in transaction, the oldest first"),
+          f"the sessions that listen and are idle in transaction, the oldest first: {END_IT}"),
 )  # fmt: skip
 
 
@@ -196,13 +201,12 @@ def read_group(session: Session, name: str) -> dict[str, Any]:
 
 
 def headline(group: Mapping[str, Any]) -> str:
-    """Return one line: who owns the group, and when its lease ends."""
+    """Return one line: who owns the group."""
     name = printable(group["name"])
     if not group["active"]:
         return f"group {name}: no scheduler is active; start one with drover run"
     owner = f"{group['host']}.{group['pid']}" if group["host"] else str(group["owner"])
-    since, left = cell(group["since"]), cell(group["lease_left"])
-    return f"group {name}: {printable(owner)} is active since {since}, its lease ends in {left}"
+    return f"group {name}: scheduler {printable(owner)} is active since {cell(group['since'])}"
 
 
 def group_warnings(session: Session, group: str, most: int = WORST) -> Iterator[Row]:

@@ -63,7 +63,20 @@ def find(session: Session, wanted: Mapping[str, Any], limit: int | None) -> Foun
 class _Search:
     def __init__(self, session: Session, wanted: Mapping[str, Any], limit: int | None) -> None:
         filters = dict.fromkeys(
-            ("types", "queues", "submitters", "groups", "since", "hosts", "queued_within", "before", "text")
+            (
+                "types",
+                "queues",
+                "submitters",
+                "groups",
+                "hosts",
+                "ran_on",
+                "codes",
+                "since",
+                "until",
+                "queued_within",
+                "before",
+                "text",
+            )
         )
         self._session, self._limit = session, limit
         self._wanted: dict[str, Any] = {**filters, "with_hidden": False, "sort": "job", **wanted}

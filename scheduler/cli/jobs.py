@@ -1,6 +1,6 @@
 """`drover ls`, `hide` and `unhide`: list jobs, and leave some out of the list; which jobs options choose.
 
-The filters --type, --queue, --by, --group and --since are those of `cancel`, `retry` and others too; see bulk.py.
+The filters, as --type, --since and --code, are those of `cancel`, `retry` and others too; see bulk.py.
 """
 
 from argparse import Namespace
@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from scheduler.cli.arguments import FILTERS
+from scheduler.cli.arguments import FILTERS, TIMES
 from scheduler.cli.database_session import Session, connect
 from scheduler.cli.job_lists import Found, find, reading
-from scheduler.cli.output import Table, as_json, clipped, failed, print_newest, warn
+from scheduler.cli.output import Table, as_json, cell, clipped, failed, print_newest, warn
 from scheduler.cli.wait import redraw
 from scheduler.errors import ConfigError
 from scheduler.model.config import Config
@@ -19,7 +19,8 @@ from scheduler.model.schedule_times import TimesError, UnreadableError, read_int
 from scheduler.model.states import BLOCKED, CLAIMED, FAILED, HELD, JOB_STATES, QUEUED, RUNNING
 
 WORDS: Final = {
-    "types": "of type", "queues": "in queue", "hosts": "of host", "submitters": "by", "groups": "of group",
+    "types": "of type", "queues": "in queue", "submitters": "by", "groups": "of group", "hosts": "for host",
+    "ran_on": "that ran on", "codes": "with code",
 }  # fmt: skip
 LISTED_STATES: Final = (HELD, QUEUED, CLAIMED, RUNNING, BLOCKED, FAILED)
 COLUMNS: Final = (
@@ -30,6 +31,7 @@ USUAL: Final = {  # a column that has no other values is left out
     "name": (None,), "queue": ("default", None), "end": (None,), "blocked_since": (None,), "next_check": (None,),
     "progress": (None,),
 }  # fmt: skip
+IN_PROGRESS: Final = "in progress"
 WIDTHS: Final = {"args": 48, "text": 60}
 # On a narrow terminal columns are left out, these first.
 SPARE: Final = (
@@ -93,10 +95,21 @@ def brief(jobs: Table) -> Table:
     usual = {key for key, values in USUAL.items() if all(record[key] in values for record in records)}
     columns = [name for name in COLUMNS if name not in usual]
     for record in records:
+        record["text"] = _text_now(record)
         record["priority"] = ("!" if record["urgent"] else "") + record["priority"]
         for name, width in WIDTHS.items():
             record[name] = clipped(record[name], width) if record[name] else record[name]
     return Table("", tuple(columns), [tuple(record[name] for name in columns) for record in records], SPARE)
+
+
+def _text_now(record: dict[str, Any]) -> str | None:
+    """Return the text of a job; of one that waits it is of before, or says until when it waits for that."""
+    text: str | None = record["text"]
+    if (record["state"], text) == (CLAIMED, IN_PROGRESS):  # it waits for an agent
+        return None
+    if not text or record["state"] not in (QUEUED, HELD):
+        return text
+    return f"next try at {cell(record['next_try'])}: {text}" if record["next_try"] else f"before: {text}"
 
 
 def hide(options: Namespace, config: Config) -> int:
@@ -118,8 +131,8 @@ def hide(options: Namespace, config: Config) -> int:
 
 def chosen(session: Session, options: Namespace) -> dict[str, Any]:
     """Return the parameters of the fragment `chosen` of schema/cli.sql. Errors: ConfigError."""
-    values: dict[str, Any] = {name: getattr(options, name) or None for name in FILTERS[:-1]}
-    return values | {"since": instant(session, "--since", options.since, sign=-1)}
+    values: dict[str, Any] = {name: getattr(options, name) or None for name in FILTERS}
+    return values | {name: instant(session, f"--{name}", getattr(options, name), sign=-1) for name in TIMES}
 
 
 def instant(session: Session, option: str, text: str | None, sign: int) -> datetime | None:
@@ -158,4 +171,5 @@ def in_words(options: Namespace) -> str:
         for name, word in WORDS.items()
         if getattr(options, name, None)
     ]
-    return ", ".join([*words, *([f"since {options.since}"] if options.since else [])])
+    times = [f"{name} {text}" for name in TIMES if (text := getattr(options, name))]
+    return ", ".join([*words, *times])

@@ -16,6 +16,7 @@ from typing import Final
 from scheduler.cli.embedded_database import embedded_directory
 from scheduler.cli.output import FAIL, OK, WARN, Finding, Severity
 from scheduler.drivers.executable_files import advice_for, find_program, is_run_by_sh, problem_of
+from scheduler.drivers.home_directory import expanded
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.process_spec import (
     Surroundings,
@@ -27,6 +28,7 @@ from scheduler.drivers.process_spec import (
     users_of,
 )
 from scheduler.drivers.ssh_host import SshHost, ssh_hosts
+from scheduler.drivers.ssh_protocol import SshSettings
 from scheduler.drivers.trusted_files import who_may_write
 from scheduler.model.config import PRELUDE_WORDS, AgentType, Config
 from scheduler.model.events_and_effects import Event, HostDown, HostUp
@@ -37,7 +39,8 @@ FILES_OF_DAEMON: Final = 64
 KNOWN_HOSTS: Final = "~/.ssh/known_hosts /etc/ssh/ssh_known_hosts"  # unless a host names others
 OPEN_TO_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 GIB: Final = 2**30
-REACH_LIMIT_S: Final = 20.0  # for a host to be reached
+# For a host to be reached, as long as the daemon waits, and for the start of the process that connects to it.
+REACH_LIMIT_S: Final = SshSettings("").attempt_s + 5.0
 
 
 # ---- what drover check looks at
@@ -213,7 +216,7 @@ def _keys(config: Config) -> Iterator[Finding]:
     """Yield whether the SSH keys that are named are there, and belong to this user alone."""
     for name, host in config.hosts.items():
         if host.transport == "ssh" and host.identity not in ("", "agent"):
-            key = Path(host.identity).expanduser()
+            key = Path(expanded(host.identity))
             if os.access(key, os.R_OK):
                 what = f"host {name}: identity {key}"
                 yield (OK, what) if key.suffix == ".pub" else _private(what, key, "600")  # an agent has the other half
@@ -249,7 +252,7 @@ def _ssh_files(config: Config) -> Iterator[Finding]:
     """Yield the files with keys of hosts that others may write to: whom they name there, the daemon trusts."""
     hosts = [host for host in config.hosts.values() if host.transport == "ssh"]
     files = [word for host in hosts for word in (host.known_hosts or KNOWN_HOSTS).split()]
-    for file in dict.fromkeys(str(Path(word).expanduser()) for word in files):
+    for file in dict.fromkeys(str(Path(expanded(word))) for word in files):
         if os.path.isfile(file):
             for problem in who_may_write(file, ()):
                 yield WARN, f"known_hosts: {problem}"

@@ -17,7 +17,7 @@ from shlex import join
 from typing import Final
 
 from scheduler.cli.map_items import Items, words_and_sources
-from scheduler.cli.map_runs import Daemon, Facts, Run, begun, home, taken_up
+from scheduler.cli.map_runs import Daemon, Facts, Interrupts, Run, begun, home, taken_up
 from scheduler.cli.output import printable, warn
 from scheduler.drivers.system_files import require_temporary_folder
 from scheduler.errors import ConfigError, DroverError, WorldError
@@ -53,14 +53,16 @@ def _begin(options: Namespace) -> int:
     except FileNotFoundError:
         raise ConfigError("the directory you are in was removed; go to another") from None
     facts = Facts(cwd, _slots(options), options.timeout, options.retries, options.keep_order)
+    interrupts = Interrupts()  # before there is a directory, which would stay
     with begun(facts) as run:
-        return _follow(options, run, items)
+        return _follow(options, run, items, interrupts)
 
 
 def _resume(options: Namespace) -> int:
     if options.args:
         raise ConfigError("--resume goes on with the commands of an interrupted run: name no command")
     _halt(options)
+    interrupts = Interrupts()
     with taken_up(options.resume) as run:
         if options.slots is not None:
             run.facts.slots = _slots(options)
@@ -68,27 +70,25 @@ def _resume(options: Namespace) -> int:
         if not run.facts.is_read:
             warn(f"the items of run {run.number} were not read to their end: only those that were queued are run")
             run.facts.is_read = True
-        return _follow(options, run, None)
+        return _follow(options, run, None, interrupts)
 
 
-def _follow(options: Namespace, run: Run, items: Items | None) -> int:
+def _follow(options: Namespace, run: Run, items: Items | None, interrupts: Interrupts) -> int:
     """Start the scheduler of a run, and follow it to its end."""
     if not (home() / "pg").exists():
         warn(f"makes its database in {home() / 'pg'}, once")
     with ExitStack() as stack:
-        daemon = Daemon(run, os.environ)
+        halt = _halt(options)
+        daemon = Daemon(run, os.environ, halt[1] if halt else 0)
         stack.callback(daemon.wait)
         stack.callback(daemon.drain)
         from scheduler.cli.map_following import follow  # the database: slow to import, while the daemon starts
 
         try:
-            return follow(run, daemon, items, _halt(options))
+            return follow(run, daemon, items, halt, interrupts)
         except DroverError as error:
             hint = f"; drover map --resume {run.number} goes on" if run.facts.group else ""
             raise WorldError(f"{error}{hint}") from error
-        finally:
-            if not run.facts.group:
-                run.remove()  # nothing was queued
 
 
 def _dry_run(options: Namespace) -> int:

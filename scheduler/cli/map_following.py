@@ -8,7 +8,6 @@ database is asked only for what that file lacks, when nothing has come for a whi
 import json
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -21,7 +20,7 @@ import psycopg
 
 from scheduler.cli.database_session import translated_errors
 from scheduler.cli.map_items import Items
-from scheduler.cli.map_runs import Daemon, Run, alone, home
+from scheduler.cli.map_runs import Daemon, Interrupts, Run, alone, home
 from scheduler.cli.map_words import Command, counted
 from scheduler.cli.output import warn
 from scheduler.cli.wait import Progress
@@ -63,10 +62,11 @@ MORE: Final = 101  # the exit status for more failures than 100
 INTERRUPTED: Final = 130
 
 
-def follow(run: Run, daemon: Daemon, items: Items | None, halt: tuple[str, int] | None) -> int:
+def follow(
+    run: Run, daemon: Daemon, items: Items | None, halt: tuple[str, int] | None, interrupts: Interrupts
+) -> int:  # fmt: skip
     """Queue the items, and follow a run to its end, or until it is interrupted; return the exit status."""
     with ExitStack() as stack:
-        interrupts = Interrupts()
         conninfo = stack.enter_context(embedded.join(home() / "pg", durable=True, say=warn))
         migrate.update(conninfo)
         stack.enter_context(translated_errors())
@@ -79,18 +79,6 @@ def follow(run: Run, daemon: Daemon, items: Items | None, halt: tuple[str, int] 
         following.until_over()
         progress.clear()
         return _close(run, daemon, commands, interrupts, was_asked=following.was_asked)
-
-
-class Interrupts:
-    """Counts Ctrl-C and SIGTERM, from now on."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._add)
-
-    def _add(self, *_: object) -> None:
-        self.count += 1
 
 
 class Commands:
@@ -253,6 +241,7 @@ class Following:
 
     def until_over(self) -> None:
         look_up_at = monotonic() + QUIET_S
+        self._obey()  # an interrupt may have come before there was something to follow
         while self._reads() or self._commands.are_open:
             self._wait()
             if self._commands.read_ends() or self._reads():

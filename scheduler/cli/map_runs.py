@@ -8,10 +8,11 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -25,6 +26,7 @@ NOT_FOR_DAEMON: Final = ("DROVER_", "PG", "LISTEN_", "NOTIFY_", "WATCHDOG_", PIE
 KILL_GRACE_S: Final = 5  # from SIGHUP to SIGKILL
 KEPT_DAYS: Final = 7  # for rows of runs that have ended
 MOST_EXPANSIONS: Final = 40  # each may take a connection
+HALTED_S: Final = 0.2  # after which a job that was halted may go on, if the run is continued
 TAIL_BYTES: Final = 1000
 
 
@@ -82,20 +84,39 @@ def home() -> Path:
 
 @contextmanager
 def begun(facts: Facts) -> Iterator[Run]:
-    """Make the directory of a new run, and hold it."""
+    """Make the directory of a new run, and hold it; it is removed if nothing was queued."""
     runs = home() / "runs"
-    try:
-        runs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number = _next_number()
-        run = Run(number, runs / str(number), facts)
-        run.folder.mkdir(mode=0o700)
-        run.output.mkdir()
-        run.ends.touch()
-        run.save()
-    except OSError as error:
-        raise WorldError(f"no place for the run: {error}") from error
-    with _held(run.folder):
-        yield run
+    with ExitStack() as held:
+        try:
+            runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with alone() as last:
+                _remove_abandoned()
+                run = _made(_next_number(last), facts)
+                held.enter_context(_held(run.folder))
+        except OSError as error:
+            raise WorldError(f"no place for the run: {error}") from error
+        try:
+            yield run
+        finally:
+            if not run.facts.group:
+                run.remove()
+
+
+def _made(number: int, facts: Facts) -> Run:
+    run = Run(number, home() / "runs" / str(number), facts)
+    run.folder.mkdir(mode=0o700)
+    run.output.mkdir()
+    run.ends.touch()
+    run.save()
+    return run
+
+
+def _remove_abandoned() -> None:
+    """Remove the directories of runs that were killed before they had queued anything."""
+    kept = {run.folder for run in _interrupted_or_held()}
+    for folder in (home() / "runs").glob("[0-9]*"):
+        if folder not in kept and not _is_held(folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -132,12 +153,11 @@ def alone() -> Iterator[IO[str]]:
         yield last
 
 
-def _next_number() -> int:
+def _next_number(last: IO[str]) -> int:
     """Return the number after the last one that was given, and count it."""
-    with alone() as last:
-        number = int(last.read() or 0) + 1
-        last.truncate(0)
-        last.write(str(number))
+    number = int(last.read() or 0) + 1
+    last.truncate(0)
+    last.write(str(number))
     return number
 
 
@@ -162,17 +182,32 @@ def _lock(lock: IO[str]) -> bool:
     return True
 
 
+class Interrupts:
+    """Counts Ctrl-C and SIGTERM, from now on; one that the caller ignores stays ignored, as below nohup(1)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._add)
+
+    def _add(self, *_: object) -> None:
+        self.count += 1
+
+
 # ---- the scheduler of a run
 
 
 class Daemon:
     """A daemon of our own: it finishes what it has in hand and ends when we close its input, or are killed."""
 
-    def __init__(self, run: Run, environment: Mapping[str, str]) -> None:
+    def __init__(self, run: Run, environment: Mapping[str, str], halt_failures: int) -> None:
+        """Start it; after so many failures its agents begin nothing any more, 0 is any number."""
         pieces = _pieces(environment)
         file = run.folder / "drover.toml"
+        (run.folder / "failures").write_bytes(b"")
         try:
-            file.write_text(_configuration(run, list(pieces)))
+            file.write_text(_configuration(run, list(pieces), halt_failures))
             file.chmod(0o600)
         except UnicodeEncodeError:
             raise ConfigError(f"the name of the directory is not UTF-8: {run.facts.cwd!r}") from None
@@ -211,11 +246,11 @@ def _pieces(environment: Mapping[str, str]) -> dict[str, str]:
     return {f"{PIECE}{number}": text[start : start + PIECE_BYTES] for number, start in enumerate(starts)}
 
 
-def _configuration(run: Run, variables: list[str]) -> str:
+def _configuration(run: Run, variables: list[str], halt_failures: int) -> str:
     """Return the configuration of a group of its own; a string of JSON is one of TOML too."""
     facts = run.facts
     expansions = min(max(facts.slots + 2, 8), MOST_EXPANSIONS)  # where items come slowly, each is a job
-    command = ["drover-agent-map", str(run.folder), str(facts.retries), str(facts.timeout)]
+    command = ["drover-agent-map", str(run.folder), str(facts.retries), str(facts.timeout), str(halt_failures)]
     database, cwd, words = (
         json.dumps(value, ensure_ascii=False) for value in (f"embedded:{home() / 'pg'}", facts.cwd, command)
     )
@@ -232,6 +267,9 @@ expansions = {expansions}
 expansions_per_type = {expansions}
 
 [hosts.{run.name}]
+
+[conditions.{run.name}]  # of a run that was halted
+wait = {HALTED_S}
 
 [agents.{run.name}]
 command = {words}

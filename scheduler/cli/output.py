@@ -9,7 +9,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
+from itertools import accumulate, takewhile
 from typing import Any, Final, Literal
+
+from scheduler.cli.columns import columns_of, heading, padded, width_of
 
 NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 # Unicode categories: control, format (reorders or hides text), private use, surrogates (from \udc80 on a byte that is
@@ -62,9 +65,13 @@ def printable_lines(text: str) -> str:
 
 
 def clipped(text: str, width: int) -> str:
-    """Return one line of at most so many characters; a cut is marked."""
-    line = printable(text[: width + 1])
-    return line if len(line) <= width else line[: width - 1] + "…"
+    """Return one line of at most so many columns of a terminal; a cut is marked."""
+    most = 4 * width + 1  # characters, however many of them combine
+    line = printable(text[:most])
+    if len(text) <= most and width_of(line) <= width:
+        return line
+    ends = accumulate(map(columns_of, line))
+    return line[: sum(1 for _ in takewhile(lambda end: end < width, ends))] + "…"
 
 
 def _escaped(c: str) -> str:
@@ -170,8 +177,8 @@ def print_fields(fields: Sequence[tuple[str, str]], title: str = "", marks: Sequ
     `marks` are words for the names, one for each, whose colours the names have.
     """
     if not sys.stdout.isatty():
-        width = max(len(name) for name, _ in fields)
-        lines = (f"{name.ljust(width)}{GAP}{printable(text)}" for name, text in fields)
+        width = max(width_of(name) for name, _ in fields)
+        lines = (f"{padded(name, width)}{GAP}{printable(text)}" for name, text in fields)
         return print(*([title] if title else []), *lines, sep="\n")
     from scheduler.cli.terminal import draw_fields
 
@@ -181,13 +188,13 @@ def print_fields(fields: Sequence[tuple[str, str]], title: str = "", marks: Sequ
 def aligned(table: Table) -> Iterator[str]:
     """Yield the lines of a table: title (unless empty), headings, rows; numbers to the right."""
     cells = [tuple(map(cell, row)) for row in table.rows]
-    widths = [max(map(len, column)) for column in zip(table.columns, *cells, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(map(heading, table.columns), *cells, strict=True)]
     if table.title:
         yield table.title
     numeric = [_all_are(values, int) for values in table.values()]
-    for line in (tuple(name.upper() for name in table.columns), *cells):
-        padded = (c.rjust(w) if n else c.ljust(w) for c, w, n in zip(line, widths, numeric, strict=True))
-        yield GAP.join(padded).rstrip()
+    for line in (tuple(heading(name).upper() for name in table.columns), *cells):
+        cut = (padded(c, w, to_right=n) for c, w, n in zip(line, widths, numeric, strict=True))
+        yield GAP.join(cut).rstrip()
 
 
 def _all_are(values: Iterable[Any], *kinds: type) -> bool:

@@ -18,14 +18,17 @@ class Fate(NamedTuple):
     is_timed: bool = True  # it matters for how long it has run
 
 
+KEPT: Final = "nothing is lost: waiting jobs stay in the table until a scheduler is started"
+AGAIN: Final = "what begins again does its work a second time"
 _BACK: Final = ("goes back to the queue", "go back to the queue")
 _ON: Final = ("goes on", "go on")
 _FINISHED: Final = ("is finished first", "are finished first")
 _AGAIN: Final = ("begins again", "begin again")
+_ANEW: Final = ("begins anew", "begin anew")
 FATES: Final[Mapping[str, Fate]] = {
     "command": Fate(("command", "commands"), _FINISHED, _AGAIN),
     "job": Fate(("job of an agent", "jobs of agents"), _FINISHED, _AGAIN),
-    "sql": Fate(("SQL job without a key", "SQL jobs without a key"), _FINISHED, ("begins anew", "begin anew")),
+    "sql": Fate(("SQL job without a key", "SQL jobs without a key"), _FINISHED, _ANEW),
     "sql_repeat": Fate(
         ("SQL job that repeats its query", "SQL jobs that repeat their query"),
         ("finishes its slice first", "finish their slice first"),
@@ -52,11 +55,13 @@ def print_costs(options: Namespace, config: Config) -> int:
         return 0
     print("a drain: " + _sentence(rows, "drain"))
     print("a restart without a drain: " + _sentence(rows, "restart"))
+    is_any_again = any(FATES[row["what"]].restart in (_AGAIN, _ANEW) for row in rows)
+    print(f"{KEPT}; {AGAIN}" if is_any_again else KEPT)
     return 0
 
 
 def _sentence(rows: Sequence[Mapping[str, Any]], which: str) -> str:
-    return "; ".join(_clause(row, which) for row in rows) or "nothing is in hand, so nothing is lost"
+    return "; ".join(_clause(row, which) for row in rows) or "nothing is in hand"
 
 
 def _clause(row: Mapping[str, Any], which: str) -> str:

@@ -9,6 +9,7 @@ from contextlib import closing
 from functools import partial
 from typing import Final
 
+from scheduler.cli.machine_checks import REACH_LIMIT_S
 from scheduler.cli.output import FAIL, OK, Finding
 from scheduler.cli.output import printable as shown
 from scheduler.daemon.detached_jobs import spool_of
@@ -21,7 +22,7 @@ from scheduler.model.events_and_effects import Event, HostDown, HostUp
 from scheduler.model.protocol import printable
 from scheduler.package_data import agent_folders
 
-LIMIT_S: Final = 20.0  # for a host to be reached and to answer
+LIMIT_S: Final = REACH_LIMIT_S + 5.0  # for a host to be reached and to answer
 
 
 def findings_of_spools(config: Config) -> Iterator[Finding]:

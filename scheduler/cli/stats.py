@@ -14,13 +14,14 @@ from typing import Any, Final
 from scheduler.cli.backlog import estimates, in_words
 from scheduler.cli.database_session import NOTHING, Session, connect
 from scheduler.cli.jobs import instant
-from scheduler.cli.output import Table, as_json, cell, print_table, printable, span, warn
+from scheduler.cli.output import Table, as_json, cell, clipped, print_table, printable, span, warn
 from scheduler.model.config import Config
 from scheduler.model.counters import BIN_ERROR, STARTED, quantile
 from scheduler.model.list_bounds import LISTED, UNBOUNDED, WORST, and_more
 from scheduler.model.states import DONE, FAILED
 
 SHOW_ALL: Final = "drover stats --all shows them"
+TEXT_WIDTH: Final = 80  # of one of several texts
 REASONS: Final = 20  # of failures, and agents with errors
 LOG_LINES: Final = 100_000  # the newest, which errors are looked for in
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -33,6 +34,7 @@ class Stats:
     """The figures since an instant; a table that the role may not see is None."""
 
     since: datetime  # what is counted ended after it: the beginning of a span that was asked for in part
+    minutes: float  # since then
     total: dict[str, Any]
     tables: dict[str, Table | None]
     estimates: list[dict[str, Any]]  # until what could start is done, see cli/backlog.py
@@ -52,12 +54,12 @@ def show_stats(options: Namespace, config: Config) -> int:
     total = stats.total
     rate = f", {total['per_minute']:,} a minute" if total["ended"] else ""
     jobs = f"{total['ended']:,} {'job' if total['ended'] == 1 else 'jobs'} ended"
-    print(f"since {cell(stats.since)}: {jobs}{rate}; {total['failed']:,} failed")
+    print(f"{jobs} in {span(stats.minutes * 60)}, since {cell(stats.since)}{rate}; {total['failed']:,} failed")
     print("".join(f"{printable(in_words(row))}\n" for row in stats.estimates[:WORST]), end="")
     for table in stats.tables.values():
         if table and table.rows:
             print()
-            print_table(briefly(table))
+            print_table(with_texts(briefly(table)))
             if table.left:
                 print(and_more(table.left, how=SHOW_ALL))
     for sentence in stats.unseen:
@@ -88,7 +90,7 @@ def read_stats(session: Session, since_text: str, *, show_all: bool = False) -> 
         }
         left = estimates(session)
         total = next(iter(_ended(counts, minutes)), {"ended": 0, "failed": 0, "per_minute": 0.0})
-    return Stats(since, {key: total[key] for key in ("ended", "failed", "per_minute")}, tables, left,
+    return Stats(since, minutes, {key: total[key] for key in ("ended", "failed", "per_minute")}, tables, left,
                  session.restrictions("jobqueue", "log"))  # fmt: skip
 
 
@@ -148,6 +150,20 @@ def briefly(table: Table) -> Table:
         for row in table.records()
     ]
     return Table(table.title, columns, rows, ("items",), table.left)
+
+
+def with_texts(table: Table) -> Table:
+    """Return a table of failures as people read it: of several texts each with the number of jobs that have it."""
+    if "texts" not in table.columns:
+        return table
+    columns = [name for name in table.columns if name != "texts"]
+    records = [row | {"text": _texts(row)} for row in table.records()]
+    return Table(table.title, tuple(columns), [tuple(row[name] for name in columns) for row in records])
+
+
+def _texts(row: Mapping[str, Any]) -> str | None:
+    several = [f"{each['jobs']:,} x {clipped(each['text'], TEXT_WIDTH)}" for each in row["texts"]]
+    return "; ".join(several) if len(several) > 1 else row["text"]
 
 
 def brief(seconds: float | None) -> str:

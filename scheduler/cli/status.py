@@ -17,6 +17,7 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, Final
 
+from scheduler.cli.columns import width_of
 from scheduler.cli.config_files import EMBEDDED, load, locate, shipped
 from scheduler.cli.database_session import MASKED, NOTHING, Session, connect
 from scheduler.cli.embedded_database import embedded_directory
@@ -170,8 +171,9 @@ def _print_warnings(warnings: Sequence[Row], lines: float) -> int:
 
 def _heights(fields: Sequence[tuple[str, str]]) -> Iterator[int]:
     """Yield how many lines each of them takes on a screen."""
-    width = get_terminal_size().columns - max(len(name) for name, _ in fields) - GAP_WIDTH
-    return (len(wrap(text, max(width, 1))) for _, text in fields)
+    width = get_terminal_size().columns - max(width_of(name) for name, _ in fields) - GAP_WIDTH
+    width = max(width, 1)
+    return (max(len(wrap(text, width)), -(-width_of(text) // width)) for _, text in fields)
 
 
 def _tell_more(more: int) -> None:

@@ -254,6 +254,7 @@ def refusal(session: Session, kind: str, queue: str | None, host: str | None, *,
     )
     if not agents:
         begin = f"no scheduler serves type {kind}: none has used this database yet; start one with drover run"
+        begin += ", try again in a moment if one is just starting"
         return begin if wrong else f"{begin}, or {FORCE}"
     if wrong:
         return f"{wrong}; drover agent prints those of each"

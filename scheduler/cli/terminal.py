@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from scheduler.cli.columns import heading, width_of
+
 STATE_COLUMNS: Final = {"state", "outcome", "role", "warning", "status"}  # whose words say how things are
 STYLES: Final = {
     "critical": "red", "warning": "yellow", "unknown": "magenta",
@@ -36,8 +38,8 @@ class Column(NamedTuple):
 
     def least_width(self) -> int:
         """Return how narrow the column may become."""
-        widest = max(map(len, self.texts), default=0)
-        return max(len(self.name), widest if self.is_whole else min(widest, LEAST_TEXT))
+        widest = max(map(width_of, self.texts), default=0)
+        return max(len(heading(self.name)), widest if self.is_whole else min(widest, LEAST_TEXT))
 
 
 def draw_table(title: str, columns: Sequence[Column], spare: Sequence[str] = ()) -> None:
@@ -56,7 +58,7 @@ def draw_table(title: str, columns: Sequence[Column], spare: Sequence[str] = ())
                   pad_edge=False)  # fmt: skip
     for column in columns:
         drawn.add_column(
-            Text(column.name), justify="right" if column.is_number else "left", no_wrap=column.is_whole,
+            Text(heading(column.name)), justify="right" if column.is_number else "left", no_wrap=column.is_whole,
             overflow="fold",
             min_width=column.least_width() if least <= console.width else None,
         )  # fmt: skip

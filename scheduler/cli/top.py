@@ -23,6 +23,7 @@ import psycopg
 from rich.text import Text
 
 from scheduler.cli.answers import send
+from scheduler.cli.columns import padded
 from scheduler.cli.database_session import Session, connect
 from scheduler.cli.health import (
     CRITICAL,
@@ -37,7 +38,7 @@ from scheduler.cli.health import (
     sentence,
 )  # fmt: skip
 from scheduler.cli.job_totals import ENDED, is_idle, jobs_line, slots_line, totals
-from scheduler.cli.output import cell, printable
+from scheduler.cli.output import cell, clipped, printable
 from scheduler.cli.status import shares
 from scheduler.cli.terminal import STYLES
 from scheduler.errors import ConfigError, DroverError
@@ -320,7 +321,7 @@ def _slots(view: View) -> list[Text]:
             places.setdefault(place, []).append(LETTERS.get(slot["state"], "?"))
     rows = [Text("Slots")]
     for (host, agent), letters in sorted(places.items(), key=lambda place: min(map(URGENCY.find, place[1]))):
-        row = Text(f"  {printable(host):14} {printable(agent):14} ")
+        row = Text(f"  {padded(printable(host), 14)} {padded(printable(agent), 14)} ")
         for letter in letters:
             row.append(letter, LETTER_STYLES.get(letter, ""))
         rows.append(row)
@@ -338,7 +339,7 @@ def _queues(view: View, choice: Choice) -> list[Text]:
     rows = [Text("Queues")]
     for row in view.queues:
         limit = f" of {row['concurrency']}" if row["concurrency"] else ""
-        name, is_paused = f"{printable(row['queue'])[:NAME_WIDTH]:{NAME_WIDTH}}", "  paused" if row["paused"] else ""
+        name, is_paused = _cell(row["queue"], NAME_WIDTH), "  paused" if row["paused"] else ""
         in_hand = f"{row['in_hand']:,}{limit}"
         waits = f" {row['queued'] - row['could_start']:>9,} wait" if row["queued"] > row["could_start"] else ""
         text = f"{name} {in_hand:>12} in hand {row['could_start']:>9,} could start{waits}{is_paused}"
@@ -351,12 +352,16 @@ def _jobs(view: View, choice: Choice) -> list[Text]:
     if view.jobs:
         rows.append(Text(f"  {'job':>9} {'type':14} {'state':8} {'for':>10} {'host':12} parameter", "dim"))
     for row in view.jobs:
-        where = printable(row["host"] or "-")
-        text = f"{row['job']:>9} {printable(row['type'])[:14]:14} {row['state']:8} {cell(row['since']):>10} {where:12} "
+        kind, where = _cell(row["type"], 14), padded(printable(row["host"] or "-"), 12)
+        text = f"{row['job']:>9} {kind} {row['state']:8} {cell(row['since']):>10} {where} "
         what = ": ".join(filter(None, (row["progress"], row["args"])))
         rows.append(_row(text + printable(what), choice.at == ("job", row["job"]),
                          STYLES.get(row["state"], "")))  # fmt: skip
     return rows
+
+
+def _cell(text: str, width: int) -> str:
+    return padded(clipped(text, width), width)
 
 
 def _row(text: str, is_chosen: bool, style: str = "") -> Text:

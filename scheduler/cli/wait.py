@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Final, NamedTuple, NoReturn, Self
 
 from scheduler.cli.database_session import Session, connect
-from scheduler.cli.output import as_json, failed, no_such_job, printable, span, warn
+from scheduler.cli.output import as_json, clipped, failed, no_such_job, printable, span, warn
 from scheduler.model.config import Config
 
 WAITING_NAME: Final = "drover-wait"  # application_name of commands that wait for an end: `drover status` counts them
@@ -100,7 +100,10 @@ def _status(ends: Collection[End], asked: int, limit_s: float) -> int:
 def warn_of_inactive_groups(session: Session, jobs: Collection[int]) -> None:
     """Warn of each group whose jobs these are and that has no active scheduler."""
     for (group,) in session.rows("inactive_groups", jobs=list(jobs)):
-        warn(f"no scheduler is active for group {group}: the job waits until one is; start it with drover run")
+        warn(
+            f"no scheduler is active for group {group}: the job waits until one is; start it with drover run,"
+            " unless one is just starting"
+        )
 
 
 def why_waiting(session: Session, jobs: Collection[int]) -> str:
@@ -218,8 +221,8 @@ class Progress:
             counted = span(passed_s)
         else:
             counted = line(before + done, self._total, self._what, passed_s)
-        text = printable(": ".join(filter(None, (counted, self._note))))
-        sys.stderr.write(ERASE + text[: get_terminal_size().columns - 1])
+        text = ": ".join(filter(None, (counted, self._note)))
+        sys.stderr.write(ERASE + clipped(text, get_terminal_size().columns - 1))
         sys.stderr.flush()
 
     def clear(self) -> None:

@@ -390,19 +390,22 @@ class Commands:
             return Later(progress=progress)
 
     def _shut_down(self, row: CommandRow, command: Command) -> Steps[None]:
-        """Acknowledge and obey: nothing can be acknowledged after it, and it is done once, acknowledged or not."""
+        """Acknowledge, obey, and only then end the row: no job is begun after the row of a shutdown has ended.
+
+        Nothing can be acknowledged once we have obeyed. A shutdown is obeyed once, acknowledged or not.
+        """
         is_new = row.pk not in self._obeyed
         self._obeyed.add(row.pk)
         self.acknowledgements.obeys_shutdown = True
         try:
             yield from self._acknowledge(row, Done("shutting down"))
-            yield from self._close_acknowledged()
         except (RefusedError, ConnectionLostError):
             if is_new:
                 yield from self._act(row, command)
             raise
         if is_new:
             yield from self._act(row, command)
+        yield from self._close_acknowledged()
 
     def _acknowledge(self, row: CommandRow, done: Done) -> Steps[None]:
         yield from self.acknowledgements.acknowledge(row.pk, done.text, ok=done.ok)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from scheduler.drivers.home_directory import state_directory
 from scheduler.errors import NoDatabaseYetError, WorldError
 
 ACCOUNTS: Final = ("postgres", "nobody")  # that run the server where root may not open a user namespace
@@ -21,8 +22,7 @@ ROOT: Final = 0
 
 def default_directory(environment: Mapping[str, str]) -> Path:
     """Return the directory used when no database is configured."""
-    state = environment.get("STATE_DIRECTORY", "").split(":")[0]
-    return Path(state) / "pg" if state else Path.home() / ".local/share/drover/pg"
+    return state_directory(environment) / "pg"
 
 
 def is_made(directory: Path) -> bool:

@@ -154,4 +154,7 @@ def holder(connection: psycopg.Connection) -> str:
         return f"a prepared transaction keeps {table} locked: see pg_prepared_xacts, end it and try again"
     who = f"pid {pid}, user {user}" + (f", {program}" if program else "")
     what = f"keeps {table} locked" + (f" since {since}" if since else "")
-    return f"{who}, {what}: try again when it is done, or select pg_terminate_backend({pid}), if need be as a superuser"
+    return (
+        f"{who}, {what}: try again when it is done; to end it, that user, a member of pg_signal_backend "
+        f"or a superuser may select pg_terminate_backend({pid})"
+    )

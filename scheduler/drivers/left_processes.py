@@ -12,6 +12,7 @@ from functools import partial
 from select import EPOLLIN
 from typing import Any, NamedTuple
 
+from scheduler.drivers.home_directory import expanded
 from scheduler.drivers.local_process import LocalProcess
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.os_calls import is_group, members, start_of
@@ -38,7 +39,7 @@ def kept_command(keeper: Keeper, user: str, entry: str) -> LocalProcess | None:
     """Return the command of a detached job on this machine as the spool names it; None if it has ended."""
     spool = f"~{user}{keeper.spool[1:]}" if keeper.spool.startswith("~/") else keeper.spool
     with suppress(OSError, ValueError):
-        link = os.readlink(os.path.join(os.path.expanduser(spool), keeper.site, entry, "pid"))
+        link = os.readlink(os.path.join(expanded(spool), keeper.site, entry, "pid"))
         pid, start = map(int, link.split()[:2])
         pidfd = os.pidfd_open(pid)
         if start_of(pid) == start:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from scheduler.drivers.home_directory import state_directory
 from scheduler.drivers.process_spec import Fingerprint, Surroundings, fingerprint
 from scheduler.model.config import Config
 from scheduler.model.events_and_effects import ProgramFound, Replaced, Spawn
@@ -29,8 +30,7 @@ log = logging.getLogger(__name__)
 
 def copies_folder(environment: Mapping[str, str]) -> str:
     """Return where copies of programs are kept: in the state directory of the service, else below the home."""
-    state = environment.get("STATE_DIRECTORY", "").split(":")[0]
-    return str((Path(state) if state else Path.home() / ".local/share/drover") / "programs")
+    return str(state_directory(environment) / "programs")
 
 
 class ProgramFiles:

@@ -24,6 +24,7 @@ NOT_FOUND: Final = ": not found"  # the end of what the host says of a program t
 PIPES: Final = 3  # that come with the start of an agent
 MAX_PACKETS: Final = 64  # received in one iteration of the loop
 RESEND_S: Final = 0.1
+STEPS: Final = 3  # of a connection, each of which may take `connect_s`
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,11 @@ class SshSettings:
     rekey_bytes: int = 1 << 29  # sent or received under the same keys; then new ones are exchanged
     ping_s: float = 5.0  # between two questions of the daemon to the SSH process whether it runs
     max_pings: int = 4  # that may stay unanswered; then it hangs, and is killed
+
+    @property
+    def attempt_s(self) -> float:
+        """Return how long one attempt to reach the host may take, with all steps of a connection."""
+        return STEPS * self.connect_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ COLUMNS: Final = (
            "metric_queues", "length", ("queue", "group")),
     Column("drover_host_enabled", "Whether the host is enabled.", "metric_hosts", "enabled", ("host", "group")),
     Column("drover_host_up", "Whether the host is reached.", "metric_hosts", "up", ("host", "group")),
+    Column("drover_host_down_seconds", "Seconds since the host could not be reached; 0 if it is.",
+           "metric_hosts", "down_seconds", ("host", "group")),
     Column("drover_agent_type_enabled", "Whether the agent type is enabled.",
            "metric_types", "enabled", ("type", "group")),
     Column("drover_agent_type_failed", "Whether no agent of the type comes up.",

@@ -1,4 +1,4 @@
-"""What is wrong with a line that an agent said in place of OK: shared by the daemon and `drover agent-check`.
+"""What is wrong with a line that is almost one of the protocol: shared by the daemon and `drover agent-check`.
 
 Pure functions of bytes. The line is quoted, for what is wrong with it cannot be seen: a byte order mark, a colour.
 """
@@ -6,7 +6,7 @@ Pure functions of bytes. The line is quoted, for what is wrong with it cannot be
 import re
 from typing import Final
 
-from scheduler.model.protocol import KEYWORDS, OK, parse
+from scheduler.model.protocol import DB, KEYWORDS, OK, parse
 
 SHOWN: Final = 60  # characters of a line
 SILENT: Final = "is stdout flushed?"
@@ -26,6 +26,11 @@ _SEQUENCE: Final = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[
 _UNSEEN: Final = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff|\0|" + _SEQUENCE)
 _WIDE: Final = re.compile(rb"O\0K", re.IGNORECASE)
 _FIRST_WORD: Final = re.compile(rb"\s*(([A-Za-z]+)[.!]*)(?=[\s:]|$)")
+# A keyword with more text right behind it, or the past of FAIL; longer words such as ERRORS are others.
+_GLUED: Final = re.compile(
+    rb"FAIL!|(?:OK|ERROR|WARNING|FATAL|LOG|EVENT|ECHO|FAIL|BLOCKED|RESULT|DB)(?![A-Z])"
+    rb"|(?:Success|ItemsProcessed|Heartbeat)(?![A-Za-z])|FAIL(?=(?:ED|URE)\b)"
+)
 _BEHIND_TEXT: Final = re.compile(rb".*\S.*\bOK\s*", re.DOTALL)
 
 
@@ -45,11 +50,25 @@ def why_no_ok(line: bytes, is_whole: bool = True) -> str:
 
 def lookalike(line: bytes) -> str:
     """Return the keyword that a line of debug output was probably meant to begin with, or nothing."""
-    found = _FIRST_WORD.match(_UNSEEN.sub(b"", line))
+    seen = _UNSEEN.sub(b"", line)
+    if (glued := _GLUED.match(seen)) is not None:
+        return glued[0].decode()
+    found = _FIRST_WORD.match(seen)
     if found is None:
         return ""
     whole, word = found[1].upper(), found[2].upper()
     return BY_CAPITALS.get(whole, BY_CAPITALS.get(word, b"")).decode()
+
+
+def why_no_keyword(line: bytes) -> str:
+    """Return what an agent said in place of a keyword, and why that is none; nothing if it is plain debug output."""
+    meant = lookalike(line)
+    if meant == OK.decode():
+        return why_no_ok(line)
+    if not meant:
+        return ""
+    end = "a colon and a blank follow" if meant == DB.decode() else "a blank, a colon or the end of the line follows"
+    return f"it said {quoted(line)}: this is debug output; the keyword is {meant}, at the start of a line, and {end}"
 
 
 def quoted(line: bytes) -> str:

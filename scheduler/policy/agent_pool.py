@@ -83,7 +83,7 @@ class Pool(Generic[JobT]):
         self.rate = 0.0  # items a second
         # Jobs that were done and had nothing more to say, since they were last counted: by host, and bin of time.
         self.plain_ends: dict[tuple[str, int], int] = defaultdict(int)
-        self.ran = Times()  # from claim to end, of all jobs that have ended
+        self.ran = Times()  # how long jobs ran that have ended
         self.worked_s = 0.0  # of agents
         self.row_bytes = 0.0  # of the parameter of a row that was claimed, on the average
         self.rated_at = 0.0
@@ -164,6 +164,13 @@ class Pool(Generic[JobT]):
         self.waits_for_token = self.bucket is not None and not self.bucket.has_token(now)
         self.set_may_begin()
         return not self.waits_for_token
+
+    def item_wait(self, now: float) -> float | None:
+        """Return in how many seconds its item_rate lets the next item begin; None if that is soon."""
+        if self.bucket is None or not self.waits_for_token:
+            return None
+        wait = self.bucket.next_at() - now
+        return wait if wait >= 1.0 else None
 
     def set_canary(self, canary: Canary | None) -> None:
         """Try new programs in one slot first, or not."""

@@ -15,6 +15,7 @@ from scheduler.model.json_text import read_json
 from scheduler.model.protocol import parse, printable
 from scheduler.model.queue_requests import LogRow
 from scheduler.model.states import DIE, FINISH, NEVER, NEXT, OK, SAID, ST_READY, ST_SPAWNED
+from scheduler.model.wrong_answers import why_no_keyword
 from scheduler.policy.agent_pool import DISABLED
 from scheduler.policy.completion import finish
 from scheduler.policy.dispatch import (
@@ -33,6 +34,7 @@ from scheduler.policy.slots import Slot
 from scheduler.policy.state import State
 
 _FLOOD: Final = 64  # times the output that is written out
+_MOST_WARNINGS: Final = 20  # about lines of one agent that are almost keywords
 
 
 def agent_output(state: State, slot: Slot, data: bytes, now: float) -> bytes | None:
@@ -168,6 +170,7 @@ def agent_said(state: State, slot: Slot, keyword: bytes, text: bytes, now: float
             _show(state, slot, "", text, now)
         case protocol.DEBUG:
             _show(state, slot, f"DEBUG[{slot.number}]: ", text, now)
+            _warn_of_no_keyword(state, slot, text)
         case protocol.FAIL | protocol.FAIL_FOR_GOOD | protocol.BLOCKED:
             _end_item(state, slot, keyword, text, now)
         case protocol.RESULT:
@@ -205,6 +208,16 @@ def _write(state: State, slot: Slot, kind: str, text: bytes, now: float) -> None
 def _show(state: State, slot: Slot, prefix: str, text: bytes, now: float) -> None:
     if _charge_output(state, slot, text, now):
         state.emit(Echo(prefix + printable(text)))
+
+
+def _warn_of_no_keyword(state: State, slot: Slot, line: bytes) -> None:
+    """Log that a line about an item is almost a keyword and changes nothing: once a job, and a few times an agent."""
+    job, said = slot.job, slot.output
+    if job is None or slot.is_unsent or said.is_cut or said.warned_of == job.pk or said.warnings >= _MOST_WARNINGS:
+        return
+    if why := why_no_keyword(line):
+        said.note_warning(job.pk)
+        state.log(slot, "WARNING", why)
 
 
 def _count_items(state: State, slot: Slot, text: bytes, now: float) -> None:

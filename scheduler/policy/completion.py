@@ -235,11 +235,12 @@ def conclude(state: State, job: Job, now: float) -> None:
     if job.lanes:
         job.forget_lanes()
     pool, row = job.pool, judge(job, now, state.timers)
-    pool.worked_s += job.busy - job.rules.busy
+    worked_s = job.busy - job.rules.busy
+    pool.worked_s += worked_s
     if not isinstance(row, SaveRow):
         state.outbox.end(row)
         ended, text = DONE, ALL_DONE
-        pool.plain_ends[row.host, bisect_left(BIN_BOUNDS, now - job.since)] += 1
+        pool.plain_ends[row.host, bisect_left(BIN_BOUNDS, worked_s)] += 1
     else:
         ended, text = row.state, row.text or ""
         if row.outcome in ("failed", "retry", "blocked") and not text.startswith(BLOCKED_BY):
@@ -250,7 +251,8 @@ def conclude(state: State, job: Job, now: float) -> None:
         state.outbox.save(_shortened(row), () if job.query is None else job.query.failures)  # after its log lines
     if ended not in TERMINAL:
         return
-    seconds = job.rules.elapsed + now - job.since  # counted here: a call for each job would cost more
+    # One of one parameter ran while an agent had it. Counted here: a call for each job would cost more.
+    seconds = worked_s if job.query is None and worked_s else job.rules.elapsed + now - job.since
     pool.ran.counts[bisect_left(BOUNDS, seconds)] += 1
     pool.ran.total += seconds
     if state.reports_ends:

@@ -141,7 +141,7 @@ class AgentOutput:
 
     __slots__ = (
         "_counted_item", "_error", "_error_item", "at", "in_place_of_ok", "is_cut", "is_statement_running",
-        "item_bytes", "partial_line", "partial_stderr", "statement_bytes", "statements",
+        "item_bytes", "partial_line", "partial_stderr", "statement_bytes", "statements", "warned_of", "warnings",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -154,6 +154,7 @@ class AgentOutput:
         self.is_statement_running = False
         self.item_bytes = 0  # about one item
         self.is_cut = False  # more than its limit: the rest is left out
+        self.warned_of, self.warnings = 0, 0  # the last job with a line that is almost a keyword; how many there were
         self._counted_item = 0
         self._error, self._error_item = b"", 0  # the last line on stderr, and the number of the item then
 
@@ -231,6 +232,11 @@ class AgentOutput:
         """Leave the rest about this item out; return whether that begins now."""
         is_new, self.is_cut = not self.is_cut, True
         return is_new
+
+    def note_warning(self, job: int) -> None:
+        """Note that a line about this job was almost a keyword, and that a warning says so."""
+        self.warned_of = job
+        self.warnings += 1
 
     def add_statement(self, text: bytes) -> None:
         """Keep a DB: line until its turn."""

@@ -153,7 +153,7 @@ class Report:
         since, until = (pool.blocked_since, pool.blocked_until) if pool.blocked_until else (None, None)
         if missing is not None:
             since, until = missing.since, missing.until
-        reason = self._why_waiting(pool) if missing is None else missing.reason
+        reason = self._why_waiting(pool, now) if missing is None else missing.reason
         return {
             "type": pool.name,
             "since": None if since is None else now - since,
@@ -161,6 +161,7 @@ class Report:
             "reason": "the scheduler drains" if self._state.draining else reason,
             "queries_wait": any(lacks_connection(self._state, job) for job in pool.query_jobs.values()),
             "knows": pool.canary.is_known if pool.canary is not None else not pool.kind.canary,
+            "item_wait": pool.item_wait(now),
             "trial": None if pool.canary is None else pool.canary.shown(pool.kind.command),
         }
 
@@ -181,7 +182,7 @@ class Report:
         remote = [name for name, host in self._state.config.hosts.items() if host.is_remote]
         self._state.show_hosts(*[self._state.hosts[name] for name in remote])
 
-    def _why_waiting(self, pool: Pool) -> str | None:
+    def _why_waiting(self, pool: Pool, now: float) -> str | None:
         """Return what drover.why cannot see from the slots that are shown."""
         hosts = {slot.host for slot in pool.slots}
         if not any(host.enabled for host in hosts):
@@ -192,6 +193,9 @@ class Report:
             return "; ".join(sorted(_shortage(host) for host in hosts))
         if busy := [*_busy_programs(pool)]:
             return "; ".join(busy)
+        if pool.waits_for_token:
+            soon = "" if pool.item_wait(now) else "; the next begins within a second"
+            return f"agent type {pool.name} has reached its item_rate of {pool.kind.item_rate:g} a second{soon}"
         is_up = any(slot.state in (ST_READY, ST_RUNNING) for slot in pool.slots)
         reason = None if is_up and not pool.blocked_until else pool.reason  # of agents that do not come up, if known
         return reason or (pool.canary.text if pool.canary is not None and pool.canary.is_held_back else None)

@@ -26,7 +26,6 @@ from scheduler.ssh.routes import Hop, route
 
 MAX_AGENTS: Final = 9  # of a connection; the tenth session is the control session
 MAX_CONNECTING: Final = 5  # at once: sshd drops some from ten on
-CONNECT_LIMIT: Final = 3  # times `connect_s` for all steps of a connection, then it is aborted
 MAX_DOUBLINGS: Final = 30
 
 
@@ -159,7 +158,7 @@ class ConnectionPool:
             return
         hops = next((each.hops for each in self._connections), [])
         connection = Connection(self._settings, self._relay, self._closed, hops)
-        limit = self._loop.now + CONNECT_LIMIT * self._settings.connect_s
+        limit = self._loop.now + self._settings.attempt_s
         self._connecting[connection] = self._loop.at(limit, partial(self._give_up, connection))
         is_one_each = any(each.control and not each.max_agents for each in self._connections)
         Thread(target=self._make, args=(connection, not is_one_each), daemon=True).start()
@@ -180,7 +179,7 @@ class ConnectionPool:
         """Give up making a connection; its thread ends soon, unless a file that it reads blocks it."""
         connection.abort()
         self._stuck.add(connection)
-        self._failed(connection, told("late", seconds=CONNECT_LIMIT * self._settings.connect_s, what=connection.doing))
+        self._failed(connection, told("late", seconds=self._settings.attempt_s, what=connection.doing))
 
     def _connected(self, connection: Connection) -> None:
         if connection in self._stuck:

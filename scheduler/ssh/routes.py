@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from scheduler.drivers.home_directory import expanded
 from scheduler.drivers.ssh_protocol import SshSettings
 from scheduler.errors import WorldError
 from scheduler.ssh.config_words import (
@@ -122,7 +123,7 @@ def _configuration(settings: SshSettings) -> tuple[Configuration, str]:
         home, user = os.environ.get("HOME", "/"), settings.user or str(os.getuid())
         us = None
     is_usual = settings.ssh_config == USERS_FILE
-    path = _expanded(USERS_FILE, {}, home) if is_usual else str(Path(settings.ssh_config).expanduser())
+    path = _expanded(USERS_FILE, {}, home) if is_usual else str(Path(expanded(settings.ssh_config)))
     _check_owner(path)
     file = "" if is_usual else path if os.path.exists(path) else os.devnull
     program = shutil.which("ssh")
@@ -188,7 +189,7 @@ def _hop(options: Options, target: Target, settings: SshSettings, home: str, has
     if has_usual_keys:
         identities = tuple(path for path in identities if os.path.exists(path) or os.path.exists(f"{path}.pub"))
     is_file = identity not in ("", "agent")
-    named = str(Path(identity).expanduser()).removesuffix("-cert.pub")  # a certificate stands beside its key
+    named = str(Path(expanded(identity))).removesuffix("-cert.pub")  # a certificate stands beside its key
     return Hop(
         address,
         port,
@@ -254,7 +255,7 @@ def _expanded(text: str, tokens: Mapping[str, str], home: str) -> str:
 def _known_hosts(options: Options, named: str, home: str) -> tuple[Path, ...]:
     """Return the files with the keys of hosts. Errors: WorldError, when ssh(1) prints names with spaces."""
     if named:
-        return tuple(Path(word).expanduser() for word in named.split())
+        return tuple(Path(expanded(word)) for word in named.split())
     files = []
     for option in ("userknownhostsfile", "globalknownhostsfile"):
         for word in value(options, option).split():

@@ -10,7 +10,7 @@ from tests.counts import limits
 from tests.counts.conftest import Judge
 from tests.counts.measures import MEASURES
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.mark.parametrize("measure", ["python", "in_hand"])

@@ -158,4 +158,4 @@ def test_job_is_visible_at_once_and_may_be_cancelled_before_it_starts_t66(databa
 def test_a_job_in_hand_without_a_known_obstacle_waits_for_an_agent_in_the_words_of_others(queue: Connection) -> None:
     job = add_job(queue)
     claim_job(queue, job)
-    assert fetch_all(queue, "select reason from drover.why") == [("in hand, waits for an agent",)]
+    assert fetch_all(queue, "select reason from drover.why") == [("claimed, waits for an agent",)]

@@ -26,7 +26,7 @@ from tests.agent_tools import AGENTS
 from tests.faults.launcher import BUCKETS
 from tests.faults.versions import Version
 from tests.integration.daemon import ARMED_RUN, BASE, ERRORS, PYTHON, RUN, Daemon, agent
-from tests.patience import LONG_PATIENCE_S
+from tests.patience import LONG_PATIENCE_S, Deadline
 from tests.schema_tools import walk_suspects
 from tests.spool_tools import end_kept
 
@@ -210,12 +210,12 @@ class Site:
 
     def _insist(self, connect: Callable[[], Any]) -> Any:
         """Try to connect until the server takes anybody."""
-        deadline = time.monotonic() + LONG_PATIENCE_S
+        deadline = Deadline(LONG_PATIENCE_S)
         while True:
             try:
                 return connect()
             except psycopg.OperationalError:
-                assert time.monotonic() < deadline, "the server does not come back"
+                assert deadline.left > 0, "the server does not come back"
                 time.sleep(LOOK_S)
 
     def longest_gap_ms(self) -> float:
@@ -358,6 +358,8 @@ class Site:
         self.command(f"schedule-run s{self._tokens}")
         for words in ("reset", "host-enable local", "agent-enable line", "flush 5", "unblock nothing", *QUEUE_COMMANDS):
             self.command(words)
+        self.command("add-queue rates 2")  # it stays: what another rate put off is freed in passes of seconds
+        self.command(f"set-rate rates rate={1000 + self._tokens}")
         with self._front.transaction():
             freed, iced, suspected = (self._queue("line", jq_state="held") for _ in range(3))
             by_hand = self._queue("line", jq_mode="manual")
@@ -477,22 +479,20 @@ class Site:
 
     def until(self, look: Callable[[], Any], what: str | Callable[[], str], patience: float = LONG_PATIENCE_S) -> Any:
         """Look until it is so, and return what was seen; `what` says what is missing when patience is over."""
-        deadline = time.monotonic() + patience
+        deadline = Deadline(patience)
         while not (found := look()):
-            assert time.monotonic() < deadline, (
-                f"{what() if callable(what) else what} within {patience:g} s\n{self._story()}"
-            )
+            assert deadline.left > 0, f"{what() if callable(what) else what} within {patience:g} s\n{self._story()}"
             time.sleep(LOOK_S)
         return found
 
     def settle(self, patience: float = LONG_PATIENCE_S) -> list[tuple[Any, ...]]:
         """Wait until every job has ended, however slow the machine is, and return what is wrong with how it went."""
         self.tally.runs += 1
-        ended, deadline = -1, 0.0
+        ended, deadline = -1, Deadline(patience)
         while not self._is_over():
             if (count := self.value("select count(*) from drover.jobqueue where jq_endtime is not null")) > ended:
-                ended, deadline = count, time.monotonic() + patience
-            assert time.monotonic() < deadline, f"no job has ended for {patience:g} s\n{self._story()}"
+                ended, deadline = count, Deadline(patience)
+            assert deadline.left > 0, f"no job has ended for {patience:g} s\n{self._story()}"
             time.sleep(LOOK_S)
         return self.violations() + self._left()
 

@@ -16,7 +16,7 @@ def copy() -> Iterator[Copy]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_without_a_fault_none_of_the_tests_fails(copy: Copy) -> None:
     here = [fault for fault in FAULTS if all(PRESENT[name]() for name in fault.needs)]
     tests = dict.fromkeys(test for fault in here for test in fault.tests)
@@ -25,7 +25,7 @@ def test_without_a_fault_none_of_the_tests_fails(copy: Copy) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_fails_its_tests(copy: Copy, fault: Planted) -> None:
     for name in fault.needs:

@@ -44,7 +44,7 @@ def seed(capfd: pytest.CaptureFixture[str]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600 if FULL else 300)
+@pytest.mark.timeout(3600 if FULL else 1200)
 @pytest.mark.fault(f"soak: {JOBS} jobs, {FAULTS} faults")
 def test_a_soak_loses_no_job_and_ends_each_once(place: Path, tmp_path: Path, tally: Tally, seed: int) -> None:
     need("postgres account")

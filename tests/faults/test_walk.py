@@ -50,7 +50,7 @@ def test_a_daemon_stopped_at_a_fault_point_and_resumed_loses_and_repeats_no_job(
 
 @pytest.mark.slow
 @pytest.mark.compiled
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @pytest.mark.fault("failpoints: error")
 def test_a_daemon_survives_an_error_at_every_statement_and_starts_nothing_twice(site: Site) -> None:
     live_through(site, [step for step in steps("error") if step.name not in (*WRITES, *STDIN_JOBS, "unregister")])

@@ -99,7 +99,15 @@ def until_nothing_is_at_work(server: Server) -> None:
 
 def ssh_processes(daemon: Daemon) -> list[int]:
     """Return the pids of the SSH processes."""
-    return [pid for pid in daemon.agent_pids() if b"scheduler.ssh" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in daemon.agent_pids() if b"scheduler.ssh" in _command_line(pid)]
+
+
+def _command_line(pid: int) -> bytes:
+    """Return the words of a process, none if it has gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 @contextmanager

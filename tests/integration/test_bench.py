@@ -17,7 +17,7 @@ from tests.bench.__main__ import ALL, main
 from tests.bench.usage import metered, this_process
 from tests.needs import need
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(1200)]
 
 SMALL = ["--scale", "0.002", "--rounds", "1", "--without-peers"]
 LINES = {"P1": 7, "P2": 2, "P3": 2, "P4": 4, "P5": 2, "P6": 3, "P7": 2, "P8": 2, "P10": 1, "P11": 94} | {

@@ -49,7 +49,7 @@ def test_more_locked_jobs_than_one_read_delay_no_other_command(launch: Launch, t
         cancels = "insert into drover.jobqueue (jq_type, jq_args) select 'command', 'cancel ' || unnest(%s::bigint[])"
         daemon.execute(cancels, pks)
         daemon.wait(command(daemon, "poll"))
-    daemon.wait_all(pks, "cancelled")
+    assert daemon.wait_all(pks, "cancelled")
 
 
 def test_a_lock_on_a_command_delays_no_other_command(launch: Launch, text: str) -> None:
@@ -60,7 +60,7 @@ def test_a_lock_on_a_command_delays_no_other_command(launch: Launch, text: str) 
         other.execute("select from drover.jobqueue where jq_pk in (%s, %s) for update", (waits, every))
         daemon.signal(SIGCONT)
         daemon.wait(command(daemon, "poll"))
-    daemon.wait_all([waits, every])
+    assert daemon.wait_all([waits, every])
 
 
 def test_a_command_whose_row_is_locked_takes_effect_when_the_lock_is_gone(
@@ -246,7 +246,7 @@ def test_a_job_below_a_command_runs_when_the_command_has_ended(launch: Launch, t
         pk = daemon.value("insert into drover.jobqueue (jq_type, jq_args) values ('a', 'x') returning jq_pk")
         for parent in parents:
             daemon.execute("insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)", pk, parent)
-    daemon.wait(pk)
+    assert daemon.wait(pk)
 
 
 def past_the_first_rescan(daemon: Daemon) -> None:

@@ -1,6 +1,7 @@
 """ls, retry, cancel and flush by filters, on a real database, and once by the real daemon."""
 
 import json
+import re
 from pathlib import Path
 
 import psycopg
@@ -33,7 +34,9 @@ def mixed(active: psycopg.Connection) -> psycopg.Connection:
     ):  # fmt: skip
         active.execute(INSERT, (kind, queue, group, state, submitter, days))
     finish(active, 1)
-    finish(active, 2, "failed", 2, "no")
+    finish(active, 2, "failed", 2, "exit status 7")
+    active.execute("update drover.jobqueue set jq_done_host = 'beta', jq_exitcode = 7 where jq_pk = 2")
+    active.execute("update drover.jobqueue set jq_host = 'gamma' where jq_pk = 5")
     return active
 
 
@@ -46,6 +49,12 @@ def mixed(active: psycopg.Connection) -> psycopg.Connection:
         ("--group 1", [4]),
         ("--since 1h", [1, 2, 4, 5]),
         ("--since 2001-01-01", [1, 2, 3, 4, 5]),
+        ("--until 1d", [3]),
+        ("--since 4d --until 2d", [3]),
+        ("--ran-on beta", [2]),
+        ("--code 7", [2]),
+        ("--code exit_status --code normal", [1, 2]),
+        ("--host gamma", [5]),
         ("--sort type", [1, 2, 3, 5, 4]),
         ("--sort end", [3, 4, 5, 1, 2]),
         ("--sort queue", [1, 2, 4, 5, 3]),
@@ -61,6 +70,27 @@ def test_ls_chooses_and_sorts_jobs_r59_r61(
 def test_ls_shows_ends_if_a_job_has_one(drover: Drover, mixed: psycopg.Connection) -> None:
     assert "END" in drover("ls").out.splitlines()[0].split()
     assert "END" not in drover("ls", "-S", "queued").out.splitlines()[0].split()
+
+
+def test_ls_says_that_the_text_of_a_job_that_waits_is_of_before(drover: Drover, active: psycopg.Connection) -> None:
+    first, second = insert(active), insert(active)
+    active.execute("update drover.jobqueue set jq_endtext = 'blocked: quota:a' where jq_pk = %s", (first,))
+    active.execute("update drover.jobqueue set jq_endtext = 'exit status 7', jq_retry_at = now() + interval '1 d',"
+                   " jq_wait_until = now() + interval '1 d' where jq_pk = %s", (second,))  # fmt: skip
+    done = drover("ls").out.splitlines()
+    assert done[1].endswith("  before: blocked: quota:a")
+    assert re.search(r"  next try at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d: exit status 7$", done[2])
+    rows = [json.loads(line) for line in drover("ls", "--json").out.splitlines()]
+    assert [(row["text"], row["next_try"] is None) for row in rows] == [
+        ("blocked: quota:a", True), ("exit status 7", False)
+    ]  # fmt: skip
+
+
+def test_ls_sorts_by_how_long_an_agent_had_a_job(drover: Drover, mixed: psycopg.Connection) -> None:
+    """Both jobs waited an hour for their agents: job 1 took a minute then, job 2 a second."""
+    mixed.execute("update drover.jobqueue set jq_starttime = now() - interval '1 h', jq_endtime = now(),"
+                  " jq_processedtime = make_interval(secs => 60 - 59 * (jq_pk - 1)) where jq_pk in (1, 2)")  # fmt: skip
+    assert listed(drover, "--sort ran")[-2:] == [2, 1]
 
 
 def test_ls_refuses_a_time_that_is_none(drover: Drover, mixed: psycopg.Connection) -> None:
@@ -85,6 +115,20 @@ def test_without_a_terminal_yes_is_needed(drover: Drover, mixed: psycopg.Connect
 
 def test_nothing_to_do_is_said_and_no_failure(drover: Drover, mixed: psycopg.Connection) -> None:
     assert drover("retry", "--queue", "mail").out == "nothing to retry: no jobs in queue mail are failed\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [("--ran-on beta --code 7 --until 2099-01-01", [2]), ("--code 8", []), ("--until 1h", [])]
+)
+def test_failed_jobs_are_chosen_by_code_host_and_time(
+    drover: Drover, mixed: psycopg.Connection, words: str, status: list[int]
+) -> None:
+    done = drover("retry", *words.split(), "--dry-run", "--json")
+    assert [json.loads(line)["number"] for line in done.out.splitlines() if line.startswith("{")] == status
+
+
+def test_nothing_for_a_host_names_the_filter_of_where_jobs_ran(drover: Drover, mixed: psycopg.Connection) -> None:
+    assert "; --ran-on chooses by the host where a job ran" in drover("retry", "--host", "beta").out
 
 
 def test_flush_removes_the_chosen_and_keeps_what_others_wait_for(drover: Drover, mixed: psycopg.Connection) -> None:

@@ -36,7 +36,7 @@ def safe(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_health_of_a_group_in_order_is_0(drover: Drover, active: psycopg.Connection) -> None:
     done = drover("health")
     assert (done.status, done.err) == (0, "")
-    assert done.out.startswith("ok: group default: alpha.77 is active since ")
+    assert done.out.startswith("ok: group default: scheduler alpha.77 is active since ")
     assert json.loads(drover("health", "--json").out) == {
         "health": "ok", "group": "default", "reasons": [], "unseen": [],
     }  # fmt: skip

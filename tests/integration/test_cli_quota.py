@@ -10,6 +10,7 @@ from tests.integration.daemon import Daemon, agent, rec
 from tests.integration.puppets import LOCAL
 
 ROWS = "select i as id, 'gate:{gate}' as act from generate_series(1, 3) i"
+KEPT = "nothing is lost: waiting jobs stay in the table until a scheduler is started"
 QUOTAS = "select quota_name, quota_most, quota_user, quota_queue from drover.quota"
 
 
@@ -74,7 +75,7 @@ def test_dry_run_of_a_drain_says_what_a_restart_costs(daemon: Daemon, ask: Ask, 
     ])  # fmt: skip
     daemon.wait_all(jobs, "running")
     daemon.execute("update drover.jobqueue set jq_starttime = now() - interval '52 h' where jq_pk = %s", first)
-    drain, restart = ask("drain --dry-run").out.splitlines()
+    drain, restart, kept = ask("drain --dry-run").out.splitlines()
     assert f"2 commands are finished first, the longest has run 2 d 4 h (job {first})" in drain
     assert f"2 commands begin again, the longest has run 2 d 4 h (job {first})" in restart
     assert ("1 SQL job with a key stops at its key" in drain, "1 SQL job with a key goes on at its key" in restart) == (
@@ -82,14 +83,20 @@ def test_dry_run_of_a_drain_says_what_a_restart_costs(daemon: Daemon, ask: Ask, 
     )  # fmt: skip
     assert "1 SQL job without a key begins anew" in restart
     assert "1 job of an agent begins again" in restart
+    assert kept == f"{KEPT}; what begins again does its work a second time"
     assert daemon.value("select count(*) from drover.jobqueue where jq_type = 'command'") == 0
     daemon.wait(daemon.insert(role="drover_operator", jq_type="command", jq_args="shutdown now"))
 
 
 def test_dry_run_of_a_drain_says_that_nothing_is_lost(daemon: Daemon, ask: Ask) -> None:
-    said = ask("drain --dry-run").out.splitlines()
-    assert {line.partition(": ")[2] for line in said} == {"nothing is in hand, so nothing is lost"}
+    drain, restart, kept = ask("drain --dry-run").out.splitlines()
+    assert {drain.partition(": ")[2], restart.partition(": ")[2]} == {"nothing is in hand"}
+    assert kept == KEPT
     assert json.loads(ask("drain --dry-run --json").out) == {"in_hand": []}
+
+
+def test_drain_says_that_waiting_jobs_stay_in_the_table(daemon: Daemon, ask: Ask) -> None:
+    assert ask("drain --wait").out.splitlines()[-1] == KEPT
 
 
 def test_disabled_host_and_type_say_how_many_agents_go_on(daemon: Daemon, ask: Ask, gate: Path) -> None:

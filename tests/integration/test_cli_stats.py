@@ -103,6 +103,24 @@ def test_stats_has_the_age_of_the_backlog_of_each_queue(drover: Drover, active: 
     assert (backlog["queue"], backlog["jobs"], backlog["oldest"] >= 3600) == ("default", 2, True)
 
 
+def test_stats_shows_the_most_frequent_texts_of_failures_with_their_counts(
+    drover: Drover, active: psycopg.Connection
+) -> None:
+    for text, jobs in (("no such file /a/1", 2), ("connection 7 timed out", 4), ("one", 1), ("zebra", 1)):
+        for n in range(jobs):
+            end(active, "noop", 0, 1, state="failed", text=text.replace("7", str(n)))
+    end(active, "noop", 0, 1, state="failed", text="timeout: ran longer than 5 s")
+    recount(active)
+    (found,) = [row for row in stats(drover)["failures"] if row["code"] == "agent_error"]
+    assert found["texts"] == [
+        {"jobs": 4, "text": "connection 3 timed out"}, {"jobs": 2, "text": "no such file /a/1"},
+        {"jobs": 1, "text": "one"},
+    ]  # fmt: skip
+    shown = drover("stats").out
+    assert "4 x connection 3 timed out; 2 x no such file /a/1; 1 x one\n" in shown
+    assert "timeout: ran longer than 5 s\n" in shown
+
+
 def test_stats_groups_failures_by_code_with_the_newest_job(drover: Drover, active: psycopg.Connection) -> None:
     jobs = [end(active, "noop", 0, 1, state="failed", text=f"exit status 3: {n}") for n in range(2)]
     recount(active)
@@ -121,12 +139,12 @@ def test_stats_is_read_by_people_in_units_that_fit(drover: Drover, active: psyco
     end(active, "noop", waited=0.012, ran=200)
     recount(active)
     lines = drover("stats").out.splitlines()
-    assert lines[0].endswith(": 1 job ended, 0.02 a minute; 0 failed")
+    assert lines[0].startswith("1 job ended in 1 h, since ")
     assert "12 ms / 12 ms / 12 ms  3 min 21 s / 3 min 21 s / 3 min 21 s" in lines[4]
 
 
 def test_stats_of_an_empty_queue_says_so(drover: Drover, connection: psycopg.Connection) -> None:
-    assert drover("stats").out.endswith(": 0 jobs ended; 0 failed\n")
+    assert drover("stats").out.startswith("0 jobs ended in 1 h, since ")
 
 
 @pytest.mark.parametrize(("role", "ended", "errors"), [("readonly", 2, None), ("frontend", 1, [])])

@@ -26,7 +26,7 @@ def test_status_shows_owner_slots_jobs_and_queues(drover: Drover, many: psycopg.
         (OWNER, OWNER),
     )
     text = drover("status", "-v").out
-    assert "\ngroup default: alpha.77 is active since " in text
+    assert "\ngroup default: scheduler alpha.77 is active since " in text
     assert "   1  alpha  noop   ST_RUNNING" in text
     assert "Types that no scheduler serves" not in text
 
@@ -205,8 +205,9 @@ def test_jobs_that_could_start_are_counted_apart_from_those_that_wait(
     active.execute("insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)", (child, first))
     out = drover("status").out
     assert "jobs: 1 could start, 5 wait for a time, 1 wait for other jobs" in out.splitlines()
-    heading, row = (line.split() for line in out.split("Jobs\n")[1].splitlines()[:2])
-    assert (heading, row) == (["TYPE", "COULD_START", "FOR_TIME", "FOR_JOBS"], ["noop", "1", "5", "1"])
+    heading, row = out.split("Jobs\n")[1].splitlines()[:2]
+    assert heading == "TYPE  COULD START  WAIT FOR A TIME  WAIT FOR OTHER JOBS"
+    assert row.split() == ["noop", "1", "5", "1"]
     (queue,) = json.loads(drover("status", "--json").out)["queues"]
     assert (queue["queued"], queue["could_start"]) == (7, 1)
 

@@ -115,7 +115,7 @@ def test_refusal_without_any_scheduler_says_how_to_start_one(drover: Drover, con
     assert (done.status, done.out) == (1, "")
     assert done.err == (
         "drover: no scheduler serves type noop: none has used this database yet; start one with drover run,"
-        " or queue it nevertheless with --force\n"
+        " try again in a moment if one is just starting, or queue it nevertheless with --force\n"
     )
 
 
@@ -306,7 +306,8 @@ def test_wait_says_at_once_that_no_scheduler_is_active(drover: Drover, active: p
     done = drover("submit", "--wait=0", "noop", "x")
     assert done.status == 1
     assert done.err.splitlines() == [
-        "drover: no scheduler is active for group default: the job waits until one is; start it with drover run",
+        "drover: no scheduler is active for group default: the job waits until one is; start it with drover run,"
+        " unless one is just starting",
         "drover: after 0 s, 1 of 1 jobs have not ended; see drover why",
     ]
 

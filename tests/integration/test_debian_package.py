@@ -10,7 +10,7 @@ from scheduler.cli.config_files import load
 from tests.needs import need
 from tests.package_tools import Machine, build_package, machine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 PAGES = sorted(path.name for path in (Path(__file__).parents[2] / "man").glob("drover*.[1-8]"))
 
 

@@ -443,7 +443,7 @@ def test_a_locked_run_command_whose_jobs_have_ended_ends_after_the_commit_j52(
         for _ in range(3):  # whoever renews the lease has looked at what was to be done before
             lease = daemon.value(LEASE)
             daemon.until(lambda lease=lease: daemon.value(LEASE) > lease)
-    daemon.wait(command)
+    assert daemon.wait(command)
 
 
 @pytest.mark.slow
@@ -463,4 +463,4 @@ def test_a_job_locked_during_a_takeover_is_given_back_after_the_lock_t69(
         for _ in range(4):
             lease = second.value(LEASE)
             second.until(lambda lease=lease: second.value(LEASE) > lease)
-    second.wait(parent)
+    assert second.wait(parent)

@@ -14,7 +14,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from scheduler.cli.database_session import Session
-from scheduler.cli.health import COLUMNS, Limits, database_warnings
+from scheduler.cli.health import COLUMNS, OF_DATABASE, Check, Limits, database_warnings
 from scheduler.cli.unknown_checks import NotLooked, look
 from tests.cli_tools import Drover, insert
 from tests.conftest import _database
@@ -266,7 +266,7 @@ def test_status_as_json_has_a_list_of_warnings(drover: Drover, connection: psyco
             "who": "table drover.log",
             "age": None,
             "what": "autovacuum is switched off for it: dead rows stay",
-            "next": "alter table ... reset (autovacuum_enabled)",
+            "next": "as the owner of the table: alter table ... reset (autovacuum_enabled)",
         }
     ]
 
@@ -369,3 +369,13 @@ def test_what_the_advice_says_mends_a_job_without_a_token_t119(connection: psyco
     connection.execute("update drover.jobqueue set jq_state = 'queued' where jq_pk = %s", (job,))
     walk_suspects(partial(fetch_all, connection))
     assert told(connection, "impossible") == []
+
+
+IN_SQL = re.compile("pg_(terminate|cancel)_backend|alter table|vacuum|prepared|slot;|switch it on")
+
+
+@pytest.mark.parametrize(
+    "check", [each for each in OF_DATABASE if IN_SQL.search(each.next)], ids=lambda each: each.kind
+)
+def test_next_step_that_an_operator_may_not_take_names_who_may(check: Check) -> None:
+    assert re.search("superuser|owner of the table", check.next)

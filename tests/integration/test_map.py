@@ -213,12 +213,88 @@ def test_a_command_that_takes_too_long_is_killed_with_what_it_started(run: Calla
 @pytest.mark.slow
 def test_it_halts_after_failures(run: Callable[..., Done], home: Path) -> None:
     done = run("-j", "1", "--halt", "soon,fail=2", "sh", "-c", 'sleep 0.3; exit "$1"', "sh", ":::", *"011000000000")
-    assert (done.status, "goes on" in done.err) == (2, True)
+    assert (done.status, "goes on" in done.err) == (2, True), done.err
     assert run("--resume").status == 2
     assert list((home / ".local/share/drover/map/runs").glob("[0-9]*")) == []
 
 
+@pytest.mark.parametrize("when", ["soon", "now"])
+def test_nothing_is_begun_after_the_failure_that_halts(run: Callable[..., Done], tmp_path: Path, when: str) -> None:
+    script = ["sh", "-c", 'echo "$1" >>began; exit 1', "sh", "{}"]
+    done = run("-j", "1", "--halt", f"{when},fail=1", *script, ":::", *map(str, range(200)))
+    assert (done.status, lines(tmp_path / "began")) == (1, ["0"]), done.err
+    assert run("--resume").status == 101
+    assert Counter(lines(tmp_path / "began")) == Counter(map(str, range(200)))
+
+
+@pytest.mark.slow
+def test_what_runs_when_the_run_is_halted_is_finished_and_nothing_follows_it(home: Path, tmp_path: Path) -> None:
+    first = 'if [ "$1" = 1 ]; then until grep -q 2 began; do sleep 0.02; done; exit 1; fi; '
+    script = ["sh", "-c", f"{first}{GATED[2]}", "sh", "{}"]
+    with going_on(home, tmp_path, "-j", "2", "--halt", "soon,fail=1", *script, ":::", *TEN) as process:
+        until(lambda: "1 failure: nothing more is begun" in (tmp_path / "stderr").read_text())
+        (tmp_path / "gate").touch()
+        assert process.wait() == 1
+    assert lines(tmp_path / "began") == lines(tmp_path / "ended") == ["2"]
+
+
 # ---- interrupted, and continued
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
+def test_an_early_interrupt_leaves_no_directory(home: Path, tmp_path: Path, number: signal.Signals) -> None:
+    runs = home / ".local/share/drover/map/runs"
+    before = set(runs.glob("[0-9]*"))
+    with going_on(home, tmp_path, "--", "true") as process:  # standard input is this process's: it may be at its end
+        until(lambda: set(runs.glob("[0-9]*")) - before or process.poll() is not None)
+        process.send_signal(number)
+        process.wait()
+    assert set(runs.glob("[0-9]*")) == before
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_before_it_queued_anything_is_removed_by_the_next(
+    home: Path, tmp_path: Path, run: Callable[..., Done]
+) -> None:
+    runs = home / ".local/share/drover/map/runs"
+    before = set(runs.glob("[0-9]*"))
+    reading, writing = os.pipe()  # nothing comes
+    command = subprocess.Popen([*MAP, "--", "true"], stdin=reading, cwd=tmp_path, env=environment(home))
+    until(lambda: set(runs.glob("[0-9]*/log")) - {run / "log" for run in before})
+    command.kill()
+    command.wait()
+    assert set(runs.glob("[0-9]*")) > before
+    os.close(writing)
+    os.close(reading)
+    assert run("true", ":::", "a").status == 0
+    assert set(runs.glob("[0-9]*")) == before
+
+
+@pytest.mark.slow
+def test_an_interrupt_that_the_caller_ignores_stays_ignored(home: Path, tmp_path: Path) -> None:
+    words = ["sh", "-c", "trap '' INT TERM; exec \"$@\"", "sh", *MAP, "-j", "2", *GATED, ":::", *TEN]
+    with subprocess.Popen(words, cwd=tmp_path, env=environment(home)) as process:
+        until(lambda: len(lines(tmp_path / "began")) == 2)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        (tmp_path / "gate").touch()
+        assert process.wait() == 0
+    assert Counter(lines(tmp_path / "ended")) == Counter(TEN)
+
+
+@pytest.mark.parametrize(
+    "words", [["map", "true", ":::", "1"], ["status"], ["config"]], ids=["map", "status", "config"]
+)
+def test_relative_home_is_refused(tmp_path: Path, words: list[str]) -> None:
+    argv = [*MAP[:-1], *words]
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=environment(Path("there")), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "HOME is 'there', which is no absolute path: " in done.stderr) == (
+        255 if words[0] == "map" else 2, True,
+    )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ctrl_c_finishes_what_runs_and_the_rest_is_continued(

@@ -63,6 +63,18 @@ def test_embedded_database_moves_to_another_machine(tmp_path: Path, home: Path, 
     )
 
 
+def test_packing_waits_for_the_last_command_that_keeps_the_server_up(tmp_path: Path, home: Path) -> None:
+    need("postgres")
+    (config := tmp_path / "drover.toml").write_text(EMBEDDED)
+    old = newcomer(home) | {"DROVER_CONFIG": str(config)}
+    run("echo 'done | x' | drover run -I 2>log", tmp_path, old)
+    watches = "drover status --watch >watched & until [ -s watched ]; do sleep 0.1; done; W=$!\n"
+    ends = "(until [ -e drained ]; do sleep 0.1; done; sleep 2; kill $W) &\n"
+    packs = PACK.replace("drover drain --wait\n", "drover drain --wait; touch drained\n")
+    packed = run(f"{watches}{ends}{packs}tar -tzf drover.tar.gz", tmp_path, old).splitlines()
+    assert ("pg/data/PG_VERSION" in packed, "pg/data/postmaster.pid" in packed) == (True, False)
+
+
 def test_queue_moves_to_another_server(launch: Launch, tmp_path: Path, record: Path) -> None:
     need("postgres")
     text = QUICK + "[hosts.alpha]\n" + agent("a", rec(record))

@@ -151,4 +151,4 @@ def test_edges_that_a_front_end_has_not_committed_hold_up_nobody_elses_jobs(
     told(daemon, f"release {above}")
     daemon.wait_all([above, below])
     front_end.commit()
-    daemon.wait(parent)
+    assert daemon.wait(parent)

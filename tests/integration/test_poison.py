@@ -60,7 +60,7 @@ def test_invalid_byte_fails_its_job_and_no_other(win1252: str, site: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("size", "reason"),
     [(40_000_000, "its variables or its SQL have over 16777216 bytes"), (200_000_000, "variables cannot be read")],

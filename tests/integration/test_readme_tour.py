@@ -22,7 +22,7 @@ TOLD = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_every_command_of_the_tour_succeeds_and_says_what_it_should(tmp_path: Path, home: Path) -> None:
     need("postgres")
     need("psql")

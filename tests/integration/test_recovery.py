@@ -116,7 +116,7 @@ def test_blocked_jobs_are_listed_with_their_condition_t78(
     listed = json.loads(ask("ls --json").out)
     assert (listed["job"], listed["state"], listed["condition"], listed["checks"]) == (pk, "blocked", "tape", 0)
     assert listed["blocked_since"] < listed["next_check"]
-    assert "NEXT_CHECK" in ask("ls").out
+    assert "NEXT CHECK" in ask("ls").out
     (shown,) = json.loads(ask("status --json").out)["conditions"]
     assert (shown["condition"], shown["jobs"], shown["policy"]) == ("tape", 1, "tape")
     assert shown["next_check"] == listed["next_check"]

@@ -47,7 +47,7 @@ def test_ssh_process_of_a_daemon_in_a_removed_directory_is_started_again(
     (ssh_process,) = daemon.agent_pids()
     os.kill(ssh_process, SIGKILL)
     reached(daemon, times=2)
-    daemon.wait(daemon.insert(jq_type="rec"))
+    assert daemon.wait(daemon.insert(jq_type="rec"))
 
 
 @pytest.mark.parametrize("words", [["agent", "run", "./program", "x"], ["-d", "embedded:place", "ls"], ["demo", "."]])

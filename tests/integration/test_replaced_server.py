@@ -86,7 +86,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_daemon_goes_on_with_its_jobs_when_the_files_of_its_server_are_replaced(site: Site) -> None:
     done = site.folder / "done"
     with site.run() as daemon:
@@ -108,7 +108,7 @@ def test_daemon_goes_on_with_its_jobs_when_the_files_of_its_server_are_replaced(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_commands_and_log_name_a_server_whose_files_were_replaced_until_others_take_over(site: Site) -> None:
     site.keep_from_restart()
     with site.run() as daemon:

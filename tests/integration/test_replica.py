@@ -25,7 +25,7 @@ from tests.replica_tools import replica, synchronise, until, wait_for_all
 
 Ask = Callable[..., Done]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 MOVING = {
     "since",

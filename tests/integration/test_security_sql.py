@@ -177,7 +177,7 @@ def test_job_inserted_by_copy_is_checked_for_its_submitter(daemon: Daemon, recor
         "select count(*) from drover.jobqueue where jq_type = 'guarded' and jq_args in ('one', 'two') and jq_state = %s"
     )
     daemon.until(lambda: daemon.value(count, "failed") == 2)
-    daemon.until(lambda: lines(record) == ["ours"])
+    assert daemon.until(lambda: lines(record) == ["ours"])
 
 
 def test_query_of_a_role_that_may_not_queue_its_type_is_not_run(daemon: Daemon, record: Path) -> None:

@@ -208,7 +208,7 @@ def test_each_of_two_groups_works_and_has_its_own_standby_c2_c16_c17(launch: Lau
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 def test_of_five_daemons_exactly_one_serves_a_hundred_times_c4_j59(launch: Launch, text: str) -> None:
     patient = text.replace(QUICK, PATIENT)
     daemons = [launch(patient, wait=False) for _ in range(5)]

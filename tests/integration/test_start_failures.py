@@ -127,7 +127,7 @@ def test_status_warns_of_a_host_that_is_down_until_it_is_back_c25(
     daemon = launch(QUICK + table("beta", beta) + types(record))
     insert(daemon, *["wait"] * 3, jq_host="beta")
     (told,) = daemon.until(warnings)
-    assert re.fullmatch("host beta cannot be reached, next attempt 20.*: .*refused.*; jobs that wait: 3", told)
+    assert re.fullmatch("host beta cannot be reached, next attempt 20.*: .*refused.*; jobs that wait for it: 3", told)
     beta.begin()
     daemon.until(lambda: warnings() == [])
 

@@ -104,7 +104,7 @@ def test_a_daemon_serves_without_a_place_for_scratch_files(launch: Launch) -> No
     program = ["unshare", "--mount", "sh", "-c", f'{BREAK["nowhere to write"]}; exec "$@"', "sh", *RUN]
     daemon = launch(settings(reexec=True) + LOCAL + agent("true", ["true"], kind="exec"), program=program)
     daemon.wait(daemon.insert(jq_type="true"))
-    daemon.until(lambda: "no copy of the program can be kept" in daemon.stderr(), what="it does not say so")
+    assert daemon.until(lambda: "no copy of the program can be kept" in daemon.stderr(), what="it does not say so")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ PAGE = [step for block in literal_blocks((ROOT / "man/drover-tutorial.7").read_t
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_every_command_of_the_tutorial_prints_what_it_says(tmp_path: Path, home: Path) -> None:
     need("postgres")
     with Shell(tmp_path, ROOT, newcomer(home)) as shell:

@@ -4,11 +4,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
+from scheduler.cli.database_session import open_session
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent
-from tests.integration.puppets import Meeting, puppet, rows, settings
+from tests.integration.puppets import LOCAL, Meeting, puppet, rows, settings
 from tests.integration.test_commands import told
 from tests.patience import LONG_PATIENCE_S
 
@@ -44,7 +46,7 @@ def test_why_shows_a_full_host_with_its_numbers_until_it_has_capacity_j18(launch
     daemon = launch(STALE + TWO + puppet("a", slots=2) + puppet("b"))
     here = [busy(daemon, meeting, jq_type="a", jq_host="h1") for _ in range(2)]
     first, second = (daemon.insert(jq_type="b", jq_args=":", jq_host="h1") for _ in range(2))
-    assert_why(daemon, first, "in hand, waits for an agent: host h1 is full: 2 of 2 agents")
+    assert_why(daemon, first, "claimed, waits for an agent: host h1 is full: 2 of 2 agents")
     assert_why(daemon, second, "host h1 is full: 2 of 2 agents")
     told(daemon, "host-max h1 3")
     daemon.wait_all([first, second])
@@ -58,7 +60,7 @@ def test_why_shows_a_host_with_maximum_zero_as_full_at_once_j18(launch: Launch) 
     daemon = launch(STALE + "[hosts.h1]\nmax = 2\nurgent = 0\n" + puppet("a"))
     told(daemon, "host-max h1 0")
     first, second = (daemon.insert(jq_type="a", jq_args=":") for _ in range(2))
-    assert_why(daemon, first, "in hand, waits for an agent: host h1 is full: 0 of 0 agents")
+    assert_why(daemon, first, "claimed, waits for an agent: host h1 is full: 0 of 0 agents")
     assert_why(daemon, second, "host h1 is full: 0 of 0 agents")
     told(daemon, "host-max h1 1")
     daemon.wait_all([first, second])
@@ -75,7 +77,7 @@ def test_why_names_every_full_host_j18(launch: Launch, meeting: Meeting) -> None
     told(daemon, "host-max h2 2")
     daemon.wait_all([first, second])
     meeting.let_go(2)
-    daemon.wait_all(here)
+    assert daemon.wait_all(here)
 
 
 def test_why_says_that_every_agent_of_the_type_is_busy_f43(launch: Launch, meeting: Meeting) -> None:
@@ -83,11 +85,11 @@ def test_why_says_that_every_agent_of_the_type_is_busy_f43(launch: Launch, meeti
     here = [busy(daemon, meeting, jq_type="a", jq_host=host) for host in ("h1", "h2")]
     first, second = (daemon.insert(jq_type="a", jq_args=":") for _ in range(2))
     bound = daemon.insert_all([{"jq_type": "a", "jq_args": ":", "jq_host": "h1"} for _ in range(2)])
-    assert_why(daemon, first, "in hand, waits for an agent: every agent of the type is busy")
+    assert_why(daemon, first, "claimed, waits for an agent: every agent of the type is busy")
     assert_why(daemon, second, "waits its turn: every agent of the type is busy")
     assert_why(daemon, bound[1], "waits its turn: every agent of the type is busy on host h1")
     meeting.let_go(2)
-    daemon.wait_all([*here, first, second, *bound])
+    assert daemon.wait_all([*here, first, second, *bound])
 
 
 def test_why_says_that_agents_of_the_type_are_starting_f43(launch: Launch, meeting: Meeting) -> None:
@@ -95,9 +97,9 @@ def test_why_says_that_agents_of_the_type_are_starting_f43(launch: Launch, meeti
     daemon = launch(STALE + "[hosts.h1]\n" + agent("a", slow))
     first, second = (daemon.insert(jq_type="a", jq_args="x") for _ in range(2))
     meeting.hear()
-    assert_why(daemon, first, "in hand, waits for an agent: its agents are starting")
+    assert_why(daemon, first, "claimed, waits for an agent: its agents are starting")
     meeting.let_go()
-    daemon.wait_all([first, second])
+    assert daemon.wait_all([first, second])
 
 
 def test_why_names_a_disabled_host_for_claimed_jobs_as_well_c35(launch: Launch, meeting: Meeting) -> None:
@@ -106,11 +108,11 @@ def test_why_names_a_disabled_host_for_claimed_jobs_as_well_c35(launch: Launch, 
     first, second = (daemon.insert(jq_type="a", jq_args=":", jq_host="h1") for _ in range(2))
     daemon.wait(first, "claimed")
     told(daemon, "host-disable h1")
-    assert_why(daemon, first, "in hand, waits for an agent: host h1 is disabled")
+    assert_why(daemon, first, "claimed, waits for an agent: host h1 is disabled")
     assert_why(daemon, second, "host h1 is disabled")
     meeting.let_go()
     told(daemon, "host-enable h1")
-    daemon.wait_all([here, first, second])
+    assert daemon.wait_all([here, first, second])
 
 
 def test_why_names_all_disabled_hosts_for_jobs_of_any_host_c35(launch: Launch) -> None:
@@ -118,10 +120,10 @@ def test_why_names_all_disabled_hosts_for_jobs_of_any_host_c35(launch: Launch) -
     told(daemon, "host-disable h1")
     told(daemon, "host-disable h2")
     first, second = (daemon.insert(jq_type="a", jq_args=":") for _ in range(2))
-    assert_why(daemon, first, "in hand, waits for an agent: host h1 is disabled; host h2 is disabled")
+    assert_why(daemon, first, "claimed, waits for an agent: host h1 is disabled; host h2 is disabled")
     assert_why(daemon, second, "host h1 is disabled; host h2 is disabled")
     told(daemon, "host-enable h2")
-    daemon.wait_all([first, second])
+    assert daemon.wait_all([first, second])
 
 
 def test_why_says_that_a_query_rests_while_its_type_or_hosts_are_disabled_c35(launch: Launch, meeting: Meeting) -> None:
@@ -137,7 +139,7 @@ def test_why_says_that_a_query_rests_while_its_type_or_hosts_are_disabled_c35(la
     assert_why(daemon, pk, "running: 0 of 3 items, and no more is begun: host h1 is disabled")
     told(daemon, "host-enable h1")
     meeting.let_go(3)
-    daemon.wait(pk)
+    assert daemon.wait(pk)
 
 
 def test_why_names_the_queue_for_which_agents_are_reserved_t45(launch: Launch, meeting: Meeting) -> None:
@@ -146,7 +148,7 @@ def test_why_names_the_queue_for_which_agents_are_reserved_t45(launch: Launch, m
     waiting = [daemon.insert(jq_type="a", jq_args=":") for _ in range(2)]
     assert_why(daemon, waiting[1], "waits its turn; agents are reserved for queue high")
     meeting.let_go()
-    daemon.wait_all([here, *waiting])
+    assert daemon.wait_all([here, *waiting])
 
 
 def test_why_says_that_the_queue_is_paused_until_it_is_resumed_j79(launch: Launch) -> None:
@@ -154,7 +156,7 @@ def test_why_says_that_the_queue_is_paused_until_it_is_resumed_j79(launch: Launc
     pk = daemon.insert(jq_type="a", jq_args=":", jq_queue="heavy")
     assert_why(daemon, pk, "queue heavy is paused")
     daemon.execute("update drover.queue set queue_paused = false where queue_name = 'heavy'")
-    daemon.wait(pk)
+    assert daemon.wait(pk)
 
 
 def test_why_says_that_the_queue_is_full_until_it_is_not_j18(launch: Launch, meeting: Meeting) -> None:
@@ -164,7 +166,7 @@ def test_why_says_that_the_queue_is_full_until_it_is_not_j18(launch: Launch, mee
     assert_why(daemon, waiting, "queue heavy is full")
     daemon.wait(daemon.insert(jq_type="a", jq_args=":"))
     meeting.let_go()
-    daemon.wait_all([here, waiting])
+    assert daemon.wait_all([here, waiting])
 
 
 @pytest.mark.slow
@@ -172,13 +174,13 @@ def test_why_says_that_a_query_waits_for_a_connection_then_for_its_own_end_f44(l
     daemon = launch(settings(expansions=1) + "[hosts.h1]\n" + rows("a", 'eval "$act"', slots=2))
     slow = "select 1 as n, ':' as act, pg_sleep(6)::text as z"
     first, second, third = (daemon.insert(jq_type="a", jq_msq=True, jq_args=slow) for _ in range(3))
-    assert_why(daemon, first, "in hand: its query is running")
-    assert_why(daemon, second, "in hand: waits for an expansion connection")
+    assert_why(daemon, first, "claimed: its query is running")
+    assert_why(daemon, second, "claimed: waits for an expansion connection")
     assert_why(daemon, third, "waits its turn: others of its type wait for an expansion connection")
     daemon.wait(first)
-    assert_why(daemon, second, "in hand: its query is running")
-    assert_why(daemon, third, "in hand: waits for an expansion connection")
-    daemon.wait_all([second, third])
+    assert_why(daemon, second, "claimed: its query is running")
+    assert_why(daemon, third, "claimed: waits for an expansion connection")
+    assert daemon.wait_all([second, third])
 
 
 @pytest.mark.slow
@@ -233,4 +235,55 @@ def test_why_of_a_query_whose_agents_are_throttled_says_since_until_and_why(laun
     query = "select n from generate_series(1, 30) n"
     pk = daemon.insert(jq_type="a", jq_args=query, jq_msq=True)
     resting = r"agent type a failed, next try [-:+ \d]+, resting since [-:+ \d]+: .*SIGKILL"
-    daemon.until(lambda: re.fullmatch(rf"running: \d+ of 30 items,.* and no more is begun: {resting}", daemon.why(pk)))
+    assert daemon.until(
+        lambda: re.fullmatch(rf"running: \d+ of 30 items,.* and no more is begun: {resting}", daemon.why(pk))
+    )
+
+
+def assert_why_matches(daemon: Daemon, pk: int, pattern: str) -> None:
+    """Fail unless the reason becomes one that fits."""
+    assert daemon.until(
+        lambda: re.fullmatch(pattern, daemon.why(pk)), what=f"why does not say {pattern!r}, but {daemon.why(pk)!r}"
+    )
+
+
+def test_why_names_the_item_rate_of_a_type_and_when_the_next_item_begins(launch: Launch) -> None:
+    daemon = launch(LOCAL + puppet("a", slots=2, item_rate=0.001))
+    first, second, *_, last = daemon.insert_all([{"jq_type": "a", "jq_args": ":"}] * 50)
+    daemon.wait(first)
+    rate = (
+        r"agent type a has reached its item_rate of 0\.001 a second, the next at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+\d\d"
+    )
+    assert_why_matches(daemon, second, f"claimed, waits for an agent: {rate}")
+    assert_why_matches(daemon, last, f"waits its turn: {rate}|claimed, waits for an agent: {rate}")
+    reasons = [row["reason"] for row in reasons_of_all(daemon)]
+    assert reasons
+    assert all("has reached its item_rate of 0.001 a second, the next at " in reason for reason in reasons)
+    (daemon.folder / "conf.d" / "test.toml").write_text(LOCAL + puppet("a", slots=2))
+    told(daemon, "reload")
+    assert daemon.wait(last)["jq_state"] == "done"
+
+
+def reasons_of_all(daemon: Daemon) -> list[dict[str, Any]]:
+    """Return the rows of `drover why --all`."""
+    with open_session(daemon.database) as session:
+        return session.records("reasons", most=100)
+
+
+def test_why_names_the_session_that_has_the_row_of_a_job_locked(launch: Launch, meeting: Meeting) -> None:
+    daemon = launch(LOCAL + puppet("a"))
+    here = busy(daemon, meeting, jq_type="a")
+    pk = daemon.insert(jq_type="a", jq_args=":")
+    assert daemon.until(lambda: daemon.row(here)["jq_state"] == "running")
+    with psycopg.connect(daemon.database, application_name="bobs tool") as other:
+        other.execute("select from drover.jobqueue where jq_pk in (%s, %s) for update", (pk, here))
+        pid = other.info.backend_pid
+        locked = rf"its row is locked by pid {pid}, user postgres, application bobs tool, for \d+ \w+; next: end that"
+        end = rf" transaction, as with select pg_terminate_backend\({pid}\)"
+        assert_why_matches(daemon, pk, rf"(claimed; )?{locked}{end}")
+        assert_why_matches(daemon, here, rf"running on host .*; {locked}{end}")
+        assert any(re.search(locked, row["reason"]) for row in reasons_of_all(daemon))
+        other.rollback()
+        assert_why_matches(daemon, pk, ".*every agent of the type is busy.*")
+    meeting.let_go(1)
+    assert [row["jq_state"] for row in daemon.wait_all([here, pk])] == ["done", "done"]

@@ -41,7 +41,7 @@ def test_no_claim_is_lost_or_doubled(tmp_path: Path, size: tuple[str, ...]) -> N
     assert_nothing_is_wrong(search(tmp_path, *size))
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "size", [("FAULTS=2", "COMMANDS=0"), ("FAULTS=1", "COMMANDS=1"), ("JOBS=3", "FAULTS=1", "COMMANDS=0")]
 )

@@ -24,7 +24,7 @@ def place() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_short_soak_tries_each_fault_and_loses_nothing() -> None:
     need("postgres account")
     words = ["--minutes", str(SECONDS / 60), "--steps", "5000", "--seed", "3"]
@@ -36,7 +36,7 @@ def test_a_short_soak_tries_each_fault_and_loses_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_short_run_of_exchanges_of_keys_loses_nothing() -> None:
     need("sshd")
     words = ["--gb", "0.2", "--ours-mb", "1", "--seed", "3", "--patient"]
@@ -48,7 +48,7 @@ def test_a_short_run_of_exchanges_of_keys_loses_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_soak_finds_an_item_that_the_ledger_lacks(place: Path) -> None:
     need("postgres account")
     with chaos(place, 1) as one:
@@ -60,7 +60,7 @@ def test_the_soak_finds_an_item_that_the_ledger_lacks(place: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_soak_finds_a_command_that_an_attempt_began_twice(place: Path) -> None:
     need("postgres account")
     with chaos(place, 1) as one:

@@ -12,7 +12,7 @@ from tests.needs import need
 from tests.ssh.pumps import LOGGED, PATIENT, Pump, Pumps, exchanges, lines, pieces
 from tests.ssh.sshd import Server, serving
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1200)
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20

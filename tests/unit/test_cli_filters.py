@@ -28,6 +28,20 @@ def test_filters_are_said_in_words() -> None:
     assert in_words(options) == "of type a or b, in queue heavy, by web, of group 3, since 1h"
 
 
+def test_filters_of_ends_are_said_in_words() -> None:
+    words = "retry --ran-on a --ran-on b --code 7 --code timeout --since 2h --until 1h --host c"
+    options = parse(words.split())
+    assert in_words(options) == "for host c, that ran on a or b, with code 7 or timeout, since 2h, until 1h"
+
+
+@pytest.mark.parametrize(
+    "command", ["retry", "cancel", "hold", "release", "ice", "priority a", "move q", "flush 1", "ls"]
+)
+def test_all_commands_for_many_jobs_have_the_same_filters(command: str) -> None:
+    options = parse([*command.split(), "--until", "1h", "--code", "7", "--ran-on", "a", "--host", "b"])
+    assert (options.until, options.codes, options.ran_on, options.hosts) == ("1h", ["7"], ["a"], ["b"])
+
+
 def test_t_is_the_same_as_type_r61() -> None:
     assert parse(["ls", "-t", "a", "--type", "b"]).types == ["a", "b"]
 

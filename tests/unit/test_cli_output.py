@@ -9,7 +9,9 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
+from scheduler.cli.columns import width_of
 from scheduler.cli.job_totals import jobs_by_type
 from scheduler.cli.jobs import brief, states
 from scheduler.cli.output import Table, aligned, as_json, cell, clipped, printable, printable_lines, span
@@ -50,8 +52,21 @@ def test_output_keeps_its_lines() -> None:
 
 @given(st.text(), st.integers(min_value=1, max_value=20))
 def test_clipped_text_is_one_line_of_its_width(text: str, width: int) -> None:
-    assert len(clipped(text, width)) <= width
+    assert width_of(clipped(text, width)) <= width
     assert clipped(text, width).splitlines() in ([], [clipped(text, width)])
+
+
+@pytest.mark.parametrize("name", ["abc", "漢字", "🐑🐑", "e\u0301te\u0301", "ｗｉｄｅ", "ไทย ก็"])
+def test_columns_of_a_table_are_aligned_by_what_a_terminal_shows(name: str) -> None:
+    lines = [*aligned(Table("", ("name", "job"), [(name, 1), ("plain", 20)]))]
+    assert len({cell_len(line) for line in lines}) == 1
+
+
+@pytest.mark.parametrize("text", ["漢字" * 9, "🐑" * 9, "e\u0301" * 30, "a" * 30])
+def test_a_long_text_is_cut_at_the_columns_of_a_terminal(text: str) -> None:
+    assert cell_len(clipped(text, 12)) in (11, 12)
+    assert clipped(text, 12).endswith("…")
+    assert clipped("e\u0301" * 12, 12) == "e\u0301" * 12
 
 
 @pytest.mark.parametrize("escape", [printable, lambda text: clipped(text, 99), cell])
@@ -168,7 +183,7 @@ def test_headline_of_an_inactive_group_says_what_to_do() -> None:
 
 def test_headline_names_the_owner() -> None:
     group = {"name": "g", "active": True, "host": "h", "pid": 7, "since": None, "lease_left": timedelta(seconds=28)}
-    assert headline(group) == "group g: h.7 is active since -, its lease ends in 0:00:28"
+    assert headline(group) == "group g: scheduler h.7 is active since -"
 
 
 @pytest.mark.parametrize(("active", "standbys", "is_noted"), [(True, 0, True), (True, 1, False), (False, 0, False)])

@@ -14,6 +14,7 @@ from scheduler.model.queue_requests import Cells
 from tests.core_tools import make_core
 
 PAUSE = (b"7", b"pause", None, None, b"f", b"f", b"f", b"t")
+SHUTDOWN = (b"8", b"shutdown", *PAUSE[2:])
 A_READ = [(b"%d" % pk, *PAUSE[1:]) for pk in range(1, ONE_READ + 1)]
 
 
@@ -23,6 +24,7 @@ class Watch:
     def __init__(self) -> None:
         self.now = 0.0
         self.again: list[float] = []
+        self.drains = 0
         nothing: Any = None
         context = Context(
             make_core(),
@@ -30,10 +32,14 @@ class Watch:
             self._ask,
             rescan=nothing,
             start_schedules_in=nothing,
-            daemon=nothing,
+            daemon=self,  # type: ignore[arg-type]
             is_gone=nothing,
         )
         self.commands = Commands(context, ACTIONS, self.again.append, self._go_on)
+
+    def drain(self) -> None:
+        """Count what a shutdown does to the daemon."""
+        self.drains += 1
 
     def _ask(self, name: str, /, **values: object) -> Steps[list[Cells]]:
         rows: list[Cells] = yield (name, values)  # type: ignore[misc]
@@ -145,3 +151,27 @@ def test_command_that_comes_too_late_is_not_carried_out() -> None:
     watch.read(PAUSE)
     watch.answer("begin_command", (b"t", b"60"))
     assert watch.asked("end_command")["ok"] is False
+
+
+def test_row_of_a_shutdown_ends_after_the_daemon_has_stopped_to_begin_jobs_f132() -> None:
+    watch = Watch()
+    watch.read(SHUTDOWN)
+    watch.take()
+    watch.asked("acknowledge")
+    assert watch.drains == 0
+    watch.answer("acknowledge")
+    watch.asked("close_commands")
+    assert watch.drains == 1
+
+
+def test_shutdown_that_cannot_be_acknowledged_is_obeyed_once_f132() -> None:
+    watch = Watch()
+    watch.read(SHUTDOWN)
+    watch.take()
+    watch.refuse("acknowledge")
+    assert watch.drains == 1
+    watch.now = REFUSED_S
+    watch.read(SHUTDOWN)
+    watch.answer("acknowledge")
+    watch.asked("close_commands")
+    assert watch.drains == 1

@@ -3,7 +3,7 @@
 from scheduler.model import counters as c
 from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType
-from tests.core_tools import claim, make_core, ready, sent, settle, turn
+from tests.core_tools import claim, make_core, ready, sent, settle, spawned, turn
 
 EXEC = {"sha": AgentType(command=("agent",), kind="exec")}
 
@@ -18,6 +18,19 @@ def test_plain_end_is_counted_with_its_time_once() -> None:
     assert (counted[c.RAN, "sha", "0.5"], round(counted["ran_seconds", "sha"], 6)) == (1, 0.3)
     assert round(counted[c.WORKED, "sha"], 6) == 0.3
     assert core.report.take_counted() == {}
+
+
+def test_time_of_a_plain_end_begins_when_an_agent_gets_the_line() -> None:
+    core = make_core()
+    turn(core, claim(1))
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 100), 0.0)
+    core.agent_output(number, b"OK\n", 50.0)
+    core.schedule(50.0)
+    assert sent(core, 50.0)
+    core.agent_output(number, b"OK\n", 50.3)
+    ((_, _, _, bin),) = [key for key in core.report.take_counted() if key[0] == c.ENDED_PLAINLY]
+    assert c.BIN_BOUNDS[int(bin) - 1] < 0.3 <= c.BIN_BOUNDS[int(bin)]
 
 
 def test_failed_end_is_left_to_the_database_but_for_its_time() -> None:

@@ -5,7 +5,8 @@ from resource import RLIM_INFINITY
 import pytest
 
 from scheduler.cli.database_checks import clock, room
-from scheduler.cli.machine_checks import GIB, agents_at_once, memory, open_files, processes
+from scheduler.cli.machine_checks import GIB, REACH_LIMIT_S, agents_at_once, memory, open_files, processes
+from scheduler.drivers.ssh_protocol import SshSettings
 from scheduler.model.config import AgentType, Config, Host, Limits
 
 
@@ -58,3 +59,7 @@ def test_full_host_is_taken_to_run_the_agents_that_may_take_most_memory() -> Non
         "gone": AgentType(command=("gone",), enabled=False, limits=Limits(memory=9 * GIB)),
     }
     assert agents_at_once(Config(hosts=hosts, agents=agents)) == [large, large]
+
+
+def test_check_waits_for_a_host_as_long_as_an_attempt_of_the_daemon_may_take() -> None:
+    assert SshSettings("far").attempt_s < REACH_LIMIT_S

@@ -3,9 +3,9 @@
 import pytest
 
 from scheduler.model import events_and_effects as e
-from scheduler.model.wrong_answers import lookalike, why_no_ok
+from scheduler.model.wrong_answers import lookalike, why_no_keyword, why_no_ok
 from scheduler.policy.core import Core
-from tests.core_tools import claim, logged, make_core, spawned, turn
+from tests.core_tools import claim, logged, make_core, ready, saved, settle, spawned, turn
 from tests.unit.test_handover import handed_over
 
 SEQUENCE = "or another sequence for terminals: switch it off, as NO_COLOR=1 often does"
@@ -81,3 +81,62 @@ def test_a_program_that_takes_over_knows_what_was_printed() -> None:
     heir = handed_over(core, 1.0)
     heir.tick(5.0)
     assert f"no OK yet; {why_no_ok(b'ok')}" in [text for _, _, text in logged(heir)]
+
+
+@pytest.mark.parametrize(
+    ("said", "keyword"),
+    [
+        (b"FAIL!glued", "FAIL!"), (b"fail!", "FAIL!"), (b"fail gone", "FAIL"), (b"FAIL-gone", "FAIL"),
+        (b"FAILED: gone", "FAIL"), (b"FAILURE", "FAIL"), (b"ERRORgone", "ERROR"), (b"Error: gone", "ERROR"),
+        (b"BLOCKED-tape", "BLOCKED"), (b'RESULT{"a":1}', "RESULT"), (b"DB:save {}", "DB"), (b"ItemsProcessed5",
+        "ItemsProcessed"), (b"\xef\xbb\xbfFAIL gone", "FAIL"), (b"\x1b[31mFAIL gone\x1b[0m", "FAIL"),
+    ],
+)  # fmt: skip
+def test_a_line_that_is_almost_a_keyword_is_a_warning_of_its_job(said: bytes, keyword: str) -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take_effects(0.0)
+    core.agent_output(slot.number, said + b"\n", 1.0)
+    assert [(pk, kind, text) for pk, kind, text in logged(core) if kind == "WARNING"] == [
+        (1, "WARNING", why_no_keyword(said))
+    ]
+    assert f"the keyword is {keyword}, at the start" in why_no_keyword(said)
+
+
+def test_an_item_with_a_line_that_is_almost_ok_waits_for_the_ok_and_a_warning_says_why() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take_effects(0.0)
+    core.agent_output(slot.number, b"ok!\n", 1.0)
+    assert (1, "WARNING", why_no_ok(b"ok!")) in logged(core)
+    assert slot.job is not None
+
+
+@pytest.mark.parametrize(
+    "said", [b"reading 5 files", b"ERRORS 0", b"LOGGED in", b"Successful", b"OKAPI", b"<html>", b"", b"failed to cache"]
+)
+def test_plain_output_is_no_warning(said: bytes) -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take_effects(0.0)
+    core.agent_output(slot.number, said + b"\n", 1.0)
+    assert [text for _, kind, text in logged(core) if kind == "WARNING"] == []
+
+
+def test_a_line_that_is_almost_a_keyword_changes_no_job() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take_effects(0.0)
+    core.agent_output(slot.number, b"ERROR-free\nOK\n", 1.0)
+    requests = settle(core, 1.0)
+    assert [row.state for row in saved(requests)] == []
+    assert slot.job is None
+
+
+def test_lines_that_are_almost_keywords_are_warned_of_once_a_job_and_a_few_times_an_agent() -> None:
+    core = make_core()
+    slot = ready(core, *[claim(pk) for pk in range(1, 31)])
+    core.take_effects(0.0)
+    for _ in range(30):
+        core.agent_output(slot.number, b"fail one\nfail two\nOK\n", 1.0)
+    assert [job for job, kind, _ in logged(core) if kind == "WARNING"] == [*range(1, 21)]
