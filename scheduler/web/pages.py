@@ -67,7 +67,7 @@ def overview(request: Request, session: Session) -> Page:
         agents, queues, hosts = (session.first(LISTED, "", f"list_{name}") for name in ("agent", "queue", "host"))
         slots = slots_of(session, group)
         of_slots = slots.records()
-        troubles = trouble.as_shown(trouble.found(facts, warnings, of_slots, hosts.records()))
+        troubles = trouble.as_shown(trouble.found(facts, warnings, of_slots))
         types, others = split(types_of(counts), {agent["type"] for agent in agents.records()})
         values = {
             "headline": headline(facts) if facts["active"] else "",

@@ -1,6 +1,6 @@
-"""What is wrong, the worst first: the warnings of `drover health`, and slots and hosts that keep no job waiting yet.
+"""What is wrong, the worst first: the warnings of `drover health`, and slots that keep no job waiting yet.
 
-A warning about a type or a host says all that its slots would say.
+A warning about a type says all that its slots would say.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,16 +21,13 @@ from scheduler.cli.health import (
     reasons,
 )
 from scheduler.cli.job_totals import SLOTS_IN_WORDS
-from scheduler.cli.output import cell
 from scheduler.web.database_sessions import Login
 
 DATABASE_AGE_S: Final = 10.0  # of what is wrong with the database, as in `drover top`
-BEING_REACHED: Final = "it is being reached"  # the reason of a host at its start, which is no trouble
 FAILED_SLOT: Final = "ST_FAIL"
 MOST_HOSTS: Final = 5  # that a sentence names
 
 Slot = Mapping[str, Any]
-Host = Mapping[str, Any]
 
 
 class Trouble(NamedTuple):
@@ -42,12 +39,11 @@ class Trouble(NamedTuple):
     next: str
 
 
-def found(group: Mapping[str, Any], warnings: Sequence[Row], slots: Iterable[Slot], hosts: Iterable[Host]) -> list[Row]:
+def found(group: Mapping[str, Any], warnings: Sequence[Row], slots: Iterable[Slot]) -> list[Row]:
     """Return what is wrong, the worst first; nothing if all is well."""
     told = [*reasons(group, warnings)]
     whose = {who for _, who, *_ in told}
-    others = (*hosts_down(hosts), *slots_in_trouble(slots))
-    return by_urgency([*told, *(row for row in others if row[1] not in whose)])
+    return by_urgency([*told, *(row for row in slots_in_trouble(slots) if row[1] not in whose)])
 
 
 def as_shown(rows: Iterable[Row]) -> list[Trouble]:
@@ -64,15 +60,6 @@ def warnings_of(login: Login, session: Session, group: str) -> list[Row]:
     """Return the warnings of the group and of the database; the latter are looked for a few times a minute."""
     of_database = login.cached("database", DATABASE_AGE_S, lambda: [*database_warnings(session, Limits())])
     return [*group_warnings(session, group), *of_database]
-
-
-def hosts_down(hosts: Iterable[Host]) -> Iterator[Row]:
-    """Yield the hosts that cannot be reached, whether jobs wait for them or not."""
-    for host in hosts:
-        if host["enabled"] and host["down_until"] and host["reason"] != BEING_REACHED:
-            who = f"host {host['host']}"
-            what = f"it cannot be reached, next attempt {cell(host['down_until'])}: {host['reason']}"
-            yield "host down", who, None, what, next_of("host down", who)
 
 
 def slots_in_trouble(slots: Iterable[Slot]) -> Iterator[Row]:
