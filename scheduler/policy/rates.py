@@ -224,7 +224,10 @@ class Rates:
             self._changed.add(value)
 
     def put_back(self, pk: int) -> None:
-        """Note that a job that was given to an agent waits for another: it starts once more."""
+        """Note that a job that was given to an agent waits for another: it starts once more.
+
+        If its interval is over, others may have got its room by now, and it starts beside them.
+        """
         if pk in self._begun:
             self._begun.remove(pk)
             if (window := self._window(pk)) is not None:

@@ -22,7 +22,7 @@ def carry_out(core: Core, rows: list[Any], progress: object = None) -> Outcome:
 
     fields: dict[str, Any] = dict.fromkeys(Context.__slots__)
     context = Context(**fields | {"core": core, "now": lambda: 0.0, "ask": ask})
-    row = CommandRow(1, COMMAND, None, None, False, True, False, True, progress)
+    row = CommandRow(1, COMMAND, None, None, "cancelled by ann", False, True, False, True, progress)
     steps = change_all(context, row, parse(COMMAND))
     try:
         next(steps)

@@ -171,7 +171,7 @@ def test_no_interval_has_too_many_starts_and_all_room_comes_back(
             hand[pk] = "begun"
             rates.began(pk, now)
             begun.append((pk, now))
-        elif act == PUT_BACK and hand.get(pk) == "begun":
+        elif act == PUT_BACK and hand.get(pk) == "begun" and max(at for job, at in begun if job == pk) > now - 10.0:
             hand[pk] = "claimed"
             begun.remove([start for start in begun if start[0] == pk][-1])
             rates.put_back(pk)
