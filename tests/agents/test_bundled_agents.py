@@ -12,7 +12,7 @@ from tests.agent_tools import AGENTS, Agent, bundled, is_gone, record, watch
 from tests.needs import need
 
 NAMES = sorted(path.parent.name for path in AGENTS.glob("*/drover-agent-*"))
-NEEDED = {"cleanup": ["--root", "/srv"], "map": ["/srv/none", "0", "0"]}
+NEEDED = {"cleanup": ["--root", "/srv"], "map": ["/srv/none", "0", "0", "0"]}
 FILE_AGENTS = ["sha256", "mimetype", "license"]
 EMPTY = hashlib.sha256().hexdigest()
 SLEEP = b"echo $$; sleep 600 & echo $!; wait"

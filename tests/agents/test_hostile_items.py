@@ -23,7 +23,7 @@ OPTIONS: dict[str, tuple[list[str], dict[str, str]]] = {
     "cleanup": (["--root", "/srv/none"], {}),
     "notify": (["--smtp", "127.0.0.1:1"], {}),
     "http": ([], {}),
-    "map": (["/srv/none", "0", "0"], {}),
+    "map": (["/srv/none", "0", "0", "0"], {}),
     "sql": ([], {"PGHOST": "/srv/none", "PGCONNECT_TIMEOUT": "2"}),
 }
 DEEP, DIGITS, MIB = 50_000, b"7" * 5000, (1 << 20) - 2

@@ -99,10 +99,9 @@ def test_old_copies_go_but_for_the_newest_ones(tmp_path: Path, agent: Path, monk
     assert set(last.copies) == {names[0], last.program}
 
 
-def test_copies_are_kept_where_the_service_keeps_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_are_kept_where_the_service_keeps_its_state() -> None:
     assert copies_folder({"STATE_DIRECTORY": "/var/lib/drover:/other"}) == "/var/lib/drover/programs"
-    monkeypatch.setenv("HOME", "/home/anna")
-    assert copies_folder({}) == "/home/anna/.local/share/drover/programs"
+    assert copies_folder({"HOME": "/home/anna"}) == "/home/anna/.local/share/drover/programs"
 
 
 # ---- what is started

@@ -46,6 +46,7 @@ input()
 signal.pause()
 """
 LIVES_ON = "protocol violation: it closed its output and lives on"
+KILLED = "killed by command of drover_operator"
 LEFT = "its process {} runs as user bin and could not be ended: it is left"
 
 
@@ -138,14 +139,15 @@ def troubles(daemon: Daemon) -> list[str]:
 def test_killed_job_ends_and_says_which_process_is_left(site: Site, ask: Ask) -> None:
     daemon = site.serve(site.foreign("deaf", DEAF))
     pk, pid = site.working(daemon, "deaf")
-    assert killed(daemon, pk) == f"killed; {LEFT.format(pid)}"
+    assert killed(daemon, pk) == f"{KILLED}; {LEFT.format(pid)}"
     refused = f"SIGHUP is refused: its process {pid} runs as user bin by now, and may not be signalled"
     assert daemon.log_text(pk).splitlines()[:2] == [f"WARNING {refused}", f"ERROR {LEFT.format(pid)}"]
     assert daemon.stderr().count("ST_FREEING -> ST_FREEING") == 1
     assert "ST_FREEING -> ST_FREE " in daemon.stderr()
     daemon.until(lambda: troubles(daemon) == [f"agent deaf: {LEFT.format(pid)}"])
     assert re.search(rf"process left +agent deaf, for [0-9:]+: {LEFT.format(pid)}; next: ", ask("status").out)
-    assert ask(f"why {pk}").out.split("failed ")[1] == f"(killed): killed; {LEFT.format(pid)}\n"
+    told = re.sub(" at [0-9:]{5};", ";", ask(f"why {pk}").out)
+    assert told.split("failed ")[1] == f"(killed): {KILLED}; {LEFT.format(pid)}\n"
 
 
 def test_process_that_is_left_is_shown_until_it_ends_over_a_reexec(site: Site) -> None:
@@ -176,7 +178,7 @@ def test_detached_command_that_cannot_be_killed_is_left(site: Site) -> None:
         pid = int(daemon.until(lambda: daemon.execute(printed, pk))[0]["out_data"])
         site.watch(pid)
         left = LEFT.format(pid)
-        assert killed(daemon, pk) == f"killed; {left}"
+        assert killed(daemon, pk) == f"{KILLED}; {left}"
         assert daemon.row(pk)["jq_end_code"] == "killed"
         assert f"ERROR {left}" in daemon.log_text(pk)
         daemon.until(lambda: troubles(daemon) == [f"agent kept: {left}"])
@@ -218,7 +220,7 @@ def test_agent_that_closed_its_output_and_cannot_be_killed_is_left(site: Site) -
 def test_agent_that_ends_with_its_input_leaves_nothing(site: Site) -> None:
     daemon = site.serve(site.foreign("polite", POLITE))
     pk, _ = site.working(daemon, "polite")
-    assert killed(daemon, pk) == "killed"
+    assert killed(daemon, pk) == KILLED
     daemon.stop()
 
 
@@ -261,7 +263,7 @@ def test_member_of_a_group_that_cannot_be_killed_is_named(site: Site) -> None:
     printed = "select out_data from drover.output where out_jq_fk = %s"
     pid = int(daemon.until(lambda: daemon.execute(printed, pk))[0]["out_data"])
     site.watch(pid)
-    assert killed(daemon, pk) == "killed"
+    assert killed(daemon, pk) == KILLED
     daemon.until(lambda: f"WARNING agent mixed: {LEFT.format(pid)}" in daemon.stderr())
     daemon.until(lambda: troubles(daemon) == [f"agent mixed: {LEFT.format(pid)}"])
 
@@ -270,7 +272,7 @@ def test_job_ends_though_the_host_of_its_agent_may_not_kill_that(site: Site, ser
     daemon = site.serve_over_ssh(serving_user_1, site.foreign("deaf", DEAF))
     pk, pid = site.working(daemon, "deaf")
     left = f"its process {pid} on host alpha runs as another user and could not be ended: it is left"
-    assert killed(daemon, pk) == f"killed; {left}"
+    assert killed(daemon, pk) == f"{KILLED}; {left}"
     assert f"ERROR {left}" in daemon.log_text(pk)
     assert f"host alpha: SIGHUP is refused: process {pid} runs as another user by now" in daemon.stderr()
     assert "ST_FREEING -> ST_FREE " in daemon.stderr()

@@ -38,7 +38,7 @@ def test_check_prepares_every_statement_as_the_role_that_runs_it(
         connection.execute(SITE)
     done = drover("check")
     assert done.status == 1
-    assert [line[:4] for line in done.out.splitlines()] == ["ok  "] * 9 + ["FAIL"] * 2
+    assert [line[:4] for line in done.out.splitlines()] == ["ok  "] * 10 + ["FAIL"] * 2
     assert 'agents.noop.statements.wrong: column "nosuch" of relation "pfile" does not exist' in done.out
     assert "agents.noop.statements.secret: permission denied for table secret" in done.out
 

@@ -107,8 +107,9 @@ def test_check_by_a_front_end_runs_to_its_end(
 ) -> None:
     done = run_as(database_with_roles, config, "frontend", "check")
     assert (done.status, done.err) == (0, "")
-    queue, watch, *others = [line for line in done.out.splitlines() if not line.startswith("ok ")]
+    queue, watch, lease, *others = [line for line in done.out.splitlines() if not line.startswith("ok ")]
     assert all(
-        "WARN log-in" in line and "DROVER_DATABASE_URL is not a daemon's login" in line for line in (queue, watch)
+        "WARN log-in" in line and "DROVER_DATABASE_URL is not a daemon's login" in line
+        for line in (queue, watch, lease)
     )
     assert others == ["WARN clean-ups: role drover_frontend sees its own jobs alone: no others are listed or counted"]

@@ -152,7 +152,7 @@ def test_cancel_ends_a_job_in_any_state_before_its_end_t25_t21(
     for pk in (claimed, depends, running, queued, blocked, held, waiting):
         told(daemon, f"cancel {pk} no  longer wanted")
         row = daemon.wait(pk, "cancelled")
-        assert (row["jq_endtext"], row["jq_end_bits"]) == ("cancelled by drover_operator: no longer wanted", 2)
+        assert (row["jq_endtext"], row["jq_end_bits"]) == ("cancelled by drover_operator: no  longer wanted", 2)
     assert told(daemon, f"cancel {queued}", "failed") == f"job {queued} has ended: it is cancelled"
     assert lines(record) == [f"gate:{gate}"]
 

@@ -159,7 +159,7 @@ def test_a_job_in_hand_is_claimed_until_its_agent_has_a_line_f48(launch: Launch,
     busy = daemon.insert(jq_type="a", jq_args=f"gate:{gate}")
     waiting = daemon.insert(jq_type="a", jq_args=f"select 'gate:{gate}2' as act", jq_msq=True)
     assert daemon.wait(waiting, "claimed")["jq_starttime"] is not None
-    assert daemon.why(waiting).startswith("in hand")
+    assert daemon.why(waiting).startswith("claimed, waits for")
     gate.touch()
     daemon.wait(busy)
     daemon.wait(waiting, "running")

@@ -128,7 +128,7 @@ def test_cancelling_a_job_whose_line_is_ahead_affects_no_other(launch: Launch, n
     (notes.path.parent / "gate").touch()
     ends = daemon.wait_all(pks, {"done", "cancelled"})
     assert [row["jq_state"] for row in ends] == ["done", "cancelled", "done"]
-    assert ends[1]["jq_endtext"] == "not wanted"
+    assert ends[1]["jq_endtext"] == "cancelled by drover_operator: not wanted"
     assert notes.lines().count("job 1") == notes.lines().count("job 3") == 1
 
 
