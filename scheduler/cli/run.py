@@ -38,7 +38,6 @@ from scheduler.daemon.exec_handover import Takeover
 from scheduler.daemon.fd_store_recovery import Inheritance
 from scheduler.daemon.handover_document import config_to_go_on
 from scheduler.daemon.wiring import Daemon
-from scheduler.drivers import orphans
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.os_calls import close_all, hide, open_first_three, take_name
 from scheduler.drivers.process_spec import Surroundings, user_mistakes
@@ -119,8 +118,6 @@ def _serve(
         has_guardian = guardian_fd is not None
         if has_guardian:
             program = replace(program, environment={**environment, guardian.GUARDED: str(os.getppid())})
-            orphans.end_orphans()  # before any job is claimed that one of them may still be working on
-            orphans.mark(os.environ)
         locks = database_locks(config)
         survivors = inheritance.document(config, Surroundings(os.environ, tuple(agent_folders())), time.monotonic())
         try:

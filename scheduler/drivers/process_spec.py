@@ -15,7 +15,6 @@ from typing import Final
 
 from scheduler.drivers.executable_files import advice_for, find_program, is_run_by_sh, problem_of
 from scheduler.drivers.keeper_scripts import words_of
-from scheduler.drivers.orphans import VARIABLE as DAEMON
 from scheduler.drivers.os_calls import boot_id, is_removed
 from scheduler.drivers.trusted_files import who_may_write
 from scheduler.model.config import PRELUDE_WORDS, AgentType, Config, Limits, Mistake
@@ -119,8 +118,6 @@ class SpawnTemplates:
         agent = self._config.agents[spawn.type]
         path, known = search_path(agent, self._around), self._around.inherited
         environment = {name: text for name, text in known.items() if name in KEPT or name.startswith("LC_")}
-        if DAEMON in known:
-            environment[DAEMON] = known[DAEMON]
         account = _account(agent.user)
         if account is not None:
             shell = account.pw_shell or "/bin/sh"

@@ -17,7 +17,7 @@ import pytest
 from scheduler.database import embedded
 from tests.agent_tools import is_gone, watch
 from tests.integration.conftest import Launch
-from tests.integration.daemon import RUN, Daemon, agent
+from tests.integration.daemon import RUN, Daemon
 from tests.integration.puppets import LOCAL, Meeting, puppet, said
 from tests.needs import need
 
@@ -165,28 +165,6 @@ def test_a_daemon_whose_guardian_is_killed_stops_in_order_and_leaves_no_process_
     assert daemon.execute("select jq_state::text, jq_endtext from drover.jobqueue") == [
         {"jq_state": "queued", "jq_endtext": "released for restart"}
     ]
-
-
-@pytest.mark.slow
-def test_what_a_daemon_left_that_was_killed_with_its_guardian_is_ended_by_the_next(
-    launch: Launch, watched: Watch
-) -> None:
-    text = LOCAL + agent("sleeper", ["sh", "-c", "setsid sleep 600 & sleep 600"], kind="exec")
-    first = launch(text)
-    pk = first.insert(jq_type="sleeper")
-    first.wait(pk, "running")
-    shell = first.until(lambda: first.row(pk)["jq_done_pid"])
-    assert first.until(lambda: len(children(shell)) == 2)
-    pids = (shell, *children(shell))
-    left = [watched(pid) for pid in pids]
-    daemon = first.pid
-    os.kill(daemon, signal.SIGSTOP)  # it must not see that its guardian has ended
-    first.process.kill()
-    os.kill(daemon, SIGKILL)
-    second = launch(text, wait=False)
-    assert all(map(is_gone, left))
-    said = "was left by a daemon that was killed, and is ended: "
-    assert second.until(lambda: second.stderr().count(said)) == 3
 
 
 def test_an_orphan_that_exits_is_reaped(daemon: Daemon, meeting: Meeting) -> None:
