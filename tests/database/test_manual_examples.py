@@ -52,7 +52,6 @@ NOT_RUN = {
     "pid=14113 state=S": "a line of the log; test_guardian",
     "the loop was held up": "a line of the log; test_lasting",
     "lease connection: WHY": "a line of the log; test_lease_beside_work",
-    "process 4711 was left": "a line of the log; test_guardian",
     "past the lease:": "a line of the log; test_database_outages",
     "33 MiB of results": "a line of the log; test_database_outages",
     "the database refuses": "a line of the log; test_refused_statements, test_full_notify",

@@ -71,7 +71,7 @@ def test_compiled_modules_have_no_constant_tuple_of_floats_alone() -> None:
 # Every variable of our environment that is read by name. None of them makes a daemon fail: that is done by tests, with
 # functions that they replace (tests/faults/failpoints.py).
 VARIABLES = {
-    "CREDENTIALS_DIRECTORY", "DROVER_ALLOW_ROOT", "DROVER_BOOT_ID", "DROVER_CONFIG", "DROVER_DAEMON",
+    "CREDENTIALS_DIRECTORY", "DROVER_ALLOW_ROOT", "DROVER_BOOT_ID", "DROVER_CONFIG",
     "DROVER_DATABASE_URL", "DROVER_GUARDIAN", "DROVER_HANDOVER", "HOME", "JOURNAL_STREAM", "LISTEN_FDNAMES",
     "LISTEN_FDS", "LISTEN_PID", "NOTIFY_SOCKET", "PGHOST", "PGHOSTADDR", "PGUSER", "RUNTIME_DIRECTORY",
     "STATE_DIRECTORY", "SSH_AUTH_SOCK", "SYSTEMD_EXEC_PID", "TMPDIR", "WATCHDOG_PID", "WATCHDOG_USEC",
