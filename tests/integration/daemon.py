@@ -30,8 +30,8 @@ from tests.patience import PATIENCE_S, line_of, named
 GONE_S = 5.0  # for what a daemon leaves behind
 LOOK_S = 0.02  # the longest time between two looks for what nobody announces
 TERMINAL = frozenset({"done", "failed", "cancelled", "ignored", "skipped"})
-# All that finds work, or a daemon that is lost, has the interval that is shipped; a test that is about another says so.
-# What is short here are limits of agents and pauses before a retry, which many tests are about.
+# The rescan comes at the interval that is shipped, so that no test passes because of it; one that is about it says so.
+# What is short here are the lease, what is shown, limits of agents and pauses before a retry: many tests are about them.
 BASE = """
 [scheduler]
 log_level = "debug"
@@ -39,8 +39,13 @@ kill_grace = 1
 exit_grace = 0.5
 min_idle = 0.2
 start_limit = 5
+lease = 4
+lease_renewal = 1
+progress_interval = 0.1
+status_interval = 1
 retry_base = 0.1
 blocked_delay = 0.2
+reconnect_max = 0.5
 """
 ERRORS = "stderr"
 WAITING = "select jq_pk, jq_state::text, reason from drover.why where jq_state < 'done' limit 10"
