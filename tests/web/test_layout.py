@@ -116,6 +116,12 @@ def test_nothing_is_wider_than_the_window_and_no_table_is_cut(page: "Page", path
     assert page.evaluate(CUT) == 0
 
 
+@pytest.mark.parametrize("width", [1024, 1366, 1600])
+def test_list_of_jobs_is_cut_at_no_width_between(page: "Page", width: int) -> None:
+    look(page, "/jobs", width)
+    assert page.evaluate(CUT) == 0
+
+
 @pytest.mark.parametrize("page", ["light", "dark"], indirect=True)
 @pytest.mark.parametrize("path", PAGES)
 def test_every_text_has_the_contrast_that_it_needs(page: "Page", path: str) -> None:
