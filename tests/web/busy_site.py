@@ -1,4 +1,4 @@
-"""A site with all that its pages can show: types, queues and hosts with long names, slots, and jobs in every state.
+"""A site with all that its pages can show: types, queues, hosts and a role with long names, slots, jobs in every state.
 
 The rows are those that a daemon writes; no daemon runs. Triggers are left out, since they take most of the time.
 """
@@ -8,6 +8,7 @@ import psycopg
 from tests.cli_tools import OWNER
 
 LONG = "a-name-of-sixty-four-characters-that-a-site-gives-a-queue-or-host"[:64]
+ROLE = LONG.replace("-", "_")[:63]  # the longest name of a role
 TYPES = ("noop", "sha256", "convert", "license", "thumbnails-of-scanned-pages", "mail", "ocr", "unpack")
 QUEUES = ("default", "bulk", "night", "interactive", LONG, "paused")
 HOSTS = ("alpha", "beta", "gamma.example.org", LONG, "down")
@@ -44,7 +45,7 @@ insert into drover.jobqueue (jq_pk, jq_type, jq_queue, jq_host, jq_submitter, jq
 overriding system value
 select n, (%(types)s::text[])[1 + n %% %(kinds)s], (%(queues)s::text[])[1 + n / 7 %% 6],
        case when n %% 11 = 0 then (%(hosts)s::text[])[1 + n / 11 %% 5] end,
-       (array['drover_frontend', 'drover_operator', 'drover_frontend'])[1 + n %% 3],
+       (array['drover_frontend', 'drover_operator', %(role)s])[1 + n %% 3],
        state::drover.job_state, case when state in ('claimed', 'running') then %(owner)s::uuid end,
        case when state in ('held', 'queued') then 0 else 1 end, queued,
        case when state not in ('held', 'queued', 'blocked') then queued + waited end,
@@ -56,10 +57,12 @@ select n, (%(types)s::text[])[1 + n %% %(kinds)s], (%(queues)s::text[])[1 + n / 
                    else '/srv/in/' || n || '.tif' end,
        case state when 'failed' then 'exit status 7: connection to api.example.org timed out after 30 s'
                   when 'blocked' then 'no licence is free' when 'done' then 'all items were processed' end,
-       case when n %% 9 = 0 and state not in ('held', 'queued') then n %% 490 + 1
+       case when n %% 36 = 0 and state = 'running' then 4567890
+            when n %% 9 = 0 and state not in ('held', 'queued') then n %% 490 + 1
             when state in ('done', 'failed') then 1 else 0 end,
-       case when n %% 18 = 0 and state not in ('held', 'queued') then n %% 10 else 0 end,
-       case when n %% 9 = 0 and state not in ('held', 'queued') then 500 end, n %% 9 = 0, ran,
+       case when n %% 18 = 0 and state not in ('held', 'queued') then n %% 7 else 0 end,
+       case when n %% 36 = 0 and state = 'running' then 12000000
+            when n %% 9 = 0 and state not in ('held', 'queued') then 500 end, n %% 9 = 0, ran,
        case when state = 'queued' and n %% 13 = 0 then now() + interval '1 hour' end,
        case when state not in ('held', 'queued') then (%(hosts)s::text[])[1 + n %% 4] end,
        case when state = 'failed' then 7 end
@@ -107,7 +110,8 @@ select 'nightly-' || n, '30 2 * * 1-5', (array['UTC', 'Europe/Berlin', 'America/
 def fill(connection: psycopg.Connection, jobs: int, *, in_trouble: bool = False, kinds: int = len(TYPES)) -> None:
     """Insert the site and so many jobs, of the first so many types; it is healthy unless said otherwise."""
     values = {
-        "types": [*TYPES], "queues": [*QUEUES], "hosts": [*HOSTS], "owner": OWNER, "jobs": jobs, "kinds": kinds
+        "types": [*TYPES], "queues": [*QUEUES], "hosts": [*HOSTS], "owner": OWNER, "jobs": jobs, "kinds": kinds,
+        "role": ROLE,
     }  # fmt: skip
     with psycopg.ClientCursor(connection) as cursor:
         for script in (TYPES_AND_HOSTS, JOBS, BESIDE):

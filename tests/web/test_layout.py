@@ -41,6 +41,8 @@ OUTSIDE_BOX = """[...document.querySelectorAll(".graph .box text")].filter((text
     const box = text.parentNode.querySelector("rect").getBoundingClientRect(), own = text.getBoundingClientRect();
     return own.right > box.right || own.left < box.left;
 }).map((text) => text.textContent)"""
+SPILLED = """[...document.querySelectorAll(".wide td")].filter((each) => each.scrollWidth > each.clientWidth + 1)
+    .map((each) => each.outerHTML.slice(0, 120))"""
 RAGGED = "[...document.querySelectorAll('td.n')].filter((each) => getComputedStyle(each).textAlign != 'right').length"
 HIGHEST = """Math.max(0, ...[...document.querySelectorAll("tbody tr")].map((row) => row.clientHeight))
     / parseFloat(getComputedStyle(document.body).lineHeight)"""
@@ -114,6 +116,19 @@ def test_nothing_is_wider_than_the_window_and_no_table_is_cut(page: "Page", path
     assert page.evaluate(BEYOND, width) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(CUT) == 0
+
+
+@pytest.mark.parametrize("width", [1024, 1366, 1600])
+def test_list_of_jobs_is_cut_at_no_width_between(page: "Page", width: int) -> None:
+    look(page, "/jobs", width)
+    assert page.evaluate(CUT) == 0
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs", LAST, "/schedules", "/conditions", "/log"])
+def test_text_of_a_cell_is_within_the_cell_on_a_phone(page: "Page", path: str) -> None:
+    look(page, path, 390)
+    assert page.locator(".wide td").count() > 0
+    assert page.evaluate(SPILLED) == []
 
 
 @pytest.mark.parametrize("page", ["light", "dark"], indirect=True)
