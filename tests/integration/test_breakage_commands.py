@@ -158,7 +158,7 @@ def endless(daemon: Daemon) -> Iterator[None]:
         ("cancel {}", "held", "cancelled", "cancelled"),
         ("cancel {}", "running", "cancelled", "cancelled"),
         ("ice {}", "held", "skipped", "on ice"),
-        ("killjob {}", "running", "failed", "killed by command of drover_operator"),
+        ("killjob {}", "running", "failed", "killed"),
     ],
 )
 def test_a_command_half_done_by_a_dead_daemon_is_not_refused_by_the_next(
