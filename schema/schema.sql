@@ -870,7 +870,10 @@ begin
       raise exception '%', wrong using errcode = 'invalid_parameter_value';
     end if;
     insert into jobqueue (jq_type, jq_args, jq_variables)
-    values ('command', regexp_replace(btrim(words, E' \t\n\r'), '^(\S+)', '\1 all'), filter) returning jq_pk into pk;
+    values ('command', regexp_replace(btrim(words, E' \t\n\r'), '^(\S+)', '\1 all'),
+            filter || coalesce((select jsonb_object_agg(key, (value #>> '{}')::timestamptz) from jsonb_each(filter)
+                                 where key in ('since', 'until', 'queued_since')), '{}'))
+    returning jq_pk into pk;
   end if;
   update jobqueue set jq_not_after = now() + within where jq_pk = pk and within is not null;
   return pk;
@@ -1473,7 +1476,7 @@ declare
   known text[] := '{type,queue,host,by,group,state,since,until,queued_since,ran_on,code,text,hidden}';
   wrong text;
 begin
-  if jsonb_typeof(filter) is distinct from 'object' or filter = '{}' then
+  if jsonb_typeof(filter) is distinct from 'object' or filter in ('{}', '{"hidden": true}') then
     return 'a filter is a JSON object with one or more of ' || array_to_string(known, ', ');
   end if;
   select key into wrong from jsonb_object_keys(filter) as key where key <> all (known) order by key limit 1;
@@ -1481,7 +1484,8 @@ begin
     return format('a filter has no %s: it has %s', quote_literal(left(wrong, 64)), array_to_string(known, ', '));
   end if;
   select key into wrong from jsonb_each(filter) as e(key, value)
-   where case when key in ('since', 'until', 'queued_since', 'text') then jsonb_typeof(value) <> 'string'
+   where case when key in ('since', 'until', 'queued_since', 'text')
+              then jsonb_typeof(value) <> 'string' or value = '""'
               when key = 'hidden' then jsonb_typeof(value) <> 'boolean'
               when jsonb_typeof(value) = 'array'
               then value = '[]' or exists (
@@ -1491,7 +1495,8 @@ begin
    order by key limit 1;
   if found then
     return format('%s of a filter is %s', wrong, case
-      when wrong in ('since', 'until', 'queued_since') then 'a time, as a string' when wrong = 'text' then 'a string'
+      when wrong in ('since', 'until', 'queued_since') then 'a time, as a string'
+      when wrong = 'text' then 'a string, not an empty one'
       when wrong = 'hidden' then 'true or false' when wrong = 'group' then 'a number, or a list of numbers'
       else 'a string, or a list of strings' end);
   end if;
@@ -1504,7 +1509,7 @@ begin
           names(filter -> 'group')::bigint[];
   return null;
 exception when data_exception then
-  return sqlerrm;
+  return 'a time or a number in the filter cannot be read: ' || sqlerrm;
 end $$;
 
 CREATE FUNCTION drover.filter_sql(tree jsonb, zone text) RETURNS text

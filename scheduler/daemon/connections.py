@@ -122,9 +122,9 @@ class Connections:
         self.refused.attach(self.queue, self.watch, notify_is_full=self._probe.start)
 
     def open(self) -> None:
-        """Connect, and connect again whenever a connection is lost."""
-        for connection in self._all:
-            connection.open()
+        """Connect, and connect again whenever a connection is lost; the lease connection comes last."""
+        self.queue.open()
+        self.watch.open()
 
     def close(self) -> None:
         for connection in self._all:
@@ -184,7 +184,19 @@ class Connections:
 
     # ---- up and down
 
+    def _open_lease(self) -> None:
+        """Open the lease connection, once the other two are up: the login may have too few for three."""
+        if self.queue.is_up and self.watch.is_up:
+            self.lease.open()
+
+    def _leave_lease(self, refusal: str | None) -> None:
+        """Close the lease connection if another one cannot be made: it may get the place."""
+        if refusal is not None:
+            self.lease.close()
+            self._tasks.lease_down()
+
     def _queue_up(self) -> None:
+        self._open_lease()
         if not self.log.recovered(QUEUE):
             log_line("info", f"{QUEUE}: up")
         if self.queue.losses or self._took_over:
@@ -200,6 +212,7 @@ class Connections:
             self._reconciling.stop()
         self.refused.clear()
         self.log.failed(QUEUE, reason)
+        self._leave_lease(self.queue.refusal)
         self._tasks.show_soon()
         self._changed()
 
@@ -207,11 +220,13 @@ class Connections:
         self.log.recovered(WATCH)
         self._tasks.up()
         self._probe.start()
+        self._open_lease()
 
     def _watch_down(self, reason: str) -> None:
         self._tasks.down()
         self.refused.clear()
         self.log.failed(WATCH, reason)
+        self._leave_lease(self.watch.refusal)
         self._changed()
 
     def _lease_up(self) -> None:

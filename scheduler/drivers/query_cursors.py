@@ -174,12 +174,10 @@ class Cursor:
 
     def _add_to_file(self, rows: list[Cells]) -> tuple[int, str]:
         """Add rows; return their bytes, and why they are in memory instead."""
+        self._file = self._file or RowFile()
         try:
-            self._file = self._file or RowFile()
             return self._file.add(rows), ""
         except OSError as error:
-            if self._file is None:
-                raise _QueryError(f"no file for the rows of its query: {error}", again=True) from error
             self._file.hold(rows)
             return 0, str(error)
 

@@ -1,7 +1,7 @@
 """A file for rows of a query that agents do not need yet: they go in by batches and come out in the same order.
 
 It has no name, so that it is gone with the process, however that ends. Its directory is that of TMPDIR, or /var/tmp:
-/tmp may be memory.
+/tmp may be memory. Batches that it cannot take are kept in memory, and so are those behind them: the order stays.
 """
 
 import marshal
@@ -14,20 +14,25 @@ from scheduler.model.queue_requests import Cells
 
 DIRECTORY: Final = "/var/tmp"
 VARIABLE: Final = "TMPDIR"
+NO_FILE: Final = -1
 
 
 class RowFile:
-    """Batches of rows in a file. Errors of each method: OSError."""
+    """Batches of rows in a file, which the first one makes. Errors of `add` and `take`: OSError."""
 
     def __init__(self) -> None:
-        self._fd, path = mkstemp(dir=os.environ.get(VARIABLE) or DIRECTORY, prefix="drover-rows-")
-        os.unlink(path)
+        self._fd = NO_FILE
         self._end = 0
         self._batches: deque[tuple[int, int]] = deque()  # where each begins, and its bytes
         self._unwritten: deque[list[Cells]] = deque()  # behind those in the file
 
     def add(self, rows: list[Cells]) -> int:
-        """Add a batch, and return how many bytes it has there."""
+        """Add a batch, and return how many bytes it has in the file."""
+        if self._unwritten:
+            self._unwritten.append(rows)
+            return 0
+        if self._fd == NO_FILE:
+            self._fd = _file_without_name()
         data = memoryview(marshal.dumps(rows))
         at, size = self._end, len(data)
         while data:
@@ -55,4 +60,11 @@ class RowFile:
         return rows
 
     def close(self) -> None:
-        os.close(self._fd)
+        if self._fd != NO_FILE:
+            os.close(self._fd)
+
+
+def _file_without_name() -> int:
+    fd, path = mkstemp(dir=os.environ.get(VARIABLE) or DIRECTORY, prefix="drover-rows-")
+    os.unlink(path)
+    return fd

@@ -5,6 +5,7 @@ What it changes, what it leaves for the next batch, and that nobody waits for it
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -280,7 +281,13 @@ def test_filter_finds_what_its_words_say(queue: psycopg.Connection[Any], chosen:
         ("cancel", '{"type": []}', "type of a filter is a string"),
         ("cancel", '{"group": "x"}', "group of a filter is a number"),
         ("cancel", '{"state": "lost"}', "there is no state 'lost'"),
-        ("cancel", '{"since": "soon"}', "invalid input syntax for type timestamp with time zone"),
+        ("cancel", '{"since": "soon"}', "a time or a number in the filter cannot be read: invalid input syntax"),
+        ("cancel", '{"until": ""}', "until of a filter is a time, as a string"),
+        ("cancel", '{"group": 1.5}', "a time or a number in the filter cannot be read: invalid input syntax"),
+        ("cancel", '{"text": ""}', "text of a filter is a string, not an empty one"),
+        ("cancel", '{"hidden": true}', "a filter is a JSON object with one or more of type, queue, host"),
+        ("cancel", '{"code": 7}', "code of a filter is a string, or a list of strings"),
+        ("cancel", '{"ran_on": [null]}', "ran_on of a filter is a string, or a list of strings"),
         ("cancel", '{"hidden": "no"}', "hidden of a filter is true or false"),
         ("signal TERM", '{"type": "a"}', "no command for many jobs: 'signal'; there are release, hold, ice"),
         ("frobnicate", '{"type": "a"}', "no command for many jobs: 'frobnicate'"),
@@ -298,6 +305,27 @@ def test_command_with_a_wrong_filter_is_refused(
     with pytest.raises(InvalidParameterValue) as refused:
         queue.execute("select drover.command(%s, %s)", (words, Jsonb(json.loads(chosen))))
     assert str(refused.value).startswith(why)
+
+
+@pytest.mark.parametrize("key", ["since", "until", "queued_since"])
+def test_time_of_a_filter_is_one_of_the_session_that_gives_the_command(
+    queue: psycopg.Connection[Any], key: str
+) -> None:
+    """The scheduler's session has another time zone, and reads days and months in another order."""
+    row = queue.execute("select now() - interval '1 hour' as ago").fetchone()
+    assert row
+    queue.execute("set timezone = 'Asia/Tokyo'")
+    queue.execute("set datestyle = 'sql, dmy'")
+    local = queue.execute(
+        "select to_char(%s::timestamptz, 'DD/MM/YYYY HH24:MI:SS.US') as local", [row["ago"]]
+    ).fetchone()
+    assert local
+    command = give(queue, "hold", **{key: local["local"]})
+    queue.execute("set timezone = 'UTC'")
+    queue.execute("set datestyle = 'iso, mdy'")
+    kept = queue.execute("select jq_variables ->> %s as time from drover.jobqueue where jq_pk = %s", (key, command))
+    assert [datetime.fromisoformat(each["time"]) for each in kept] == [row["ago"]]
+    assert batch(queue, command)["done"] == (0 if key == "until" else 101)
 
 
 def test_command_for_all_without_a_filter_does_nothing(queue: psycopg.Connection[Any]) -> None:

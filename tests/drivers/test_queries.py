@@ -454,13 +454,31 @@ def test_connection_of_a_query_whose_rows_are_all_in_its_file_is_free_f49(make_d
     assert desk.fetch(7, 1) == Fetched(7, rows, False)
 
 
-def test_query_that_may_have_no_file_goes_back_with_the_reason_f49(
+def test_rows_that_may_have_no_file_wait_in_memory_and_the_reason_is_told_f49(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
     desk.open(7, "select generate_series(1, 3) as i")
-    assert isinstance(told := keep(desk, 7, 2), NotExpanded)
-    assert (told.again, "No such file or directory" in told.reason) == (True, True)
+    assert isinstance(told := keep(desk, 7, 2), Kept)
+    assert (told.rows, told.size, told.more) == (2, 0, True)
+    assert "No such file or directory" in told.problem
+    assert [desk.fetch(7, 5) for _ in range(2)] == [
+        Fetched(7, [(b"1",), (b"2",)], True), Fetched(7, [(b"3",)], False)
+    ]  # fmt: skip
+
+
+def test_rows_behind_some_that_could_not_be_written_come_after_them_f49(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "place"))
+    desk.open(7, "select generate_series(1, 3) as i")
+    assert isinstance(keep(desk, 7, 1), Kept)
+    (tmp_path / "place").mkdir()
+    assert isinstance(told := keep(desk, 7, 1), Kept)
+    assert told.problem == ""
+    assert [desk.fetch(7, 1) for _ in range(3)] == [
+        Fetched(7, [(b"1",)], True), Fetched(7, [(b"2",)], True), Fetched(7, [(b"3",)], False)
+    ]  # fmt: skip
 
 
 def test_file_of_rows_has_no_name_f49(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

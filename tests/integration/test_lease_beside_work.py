@@ -68,3 +68,17 @@ def test_watch_connection_renews_the_lease_while_the_lease_connection_is_down(da
         assert_renewed(daemon)
     daemon.until(lambda: daemon.value(CONNECTED, "drover lease"), what="the lease connection is not made again")
     assert_renewed(daemon)
+
+
+@pytest.mark.slow
+def test_lease_connection_leaves_its_place_to_the_watch_connection(launch: Launch, tmp_path: Path) -> None:
+    daemon: Daemon = launch(QUICK + agent("rec", rec(tmp_path / "record"), slots=1))
+    with limited(daemon.database, "drover_scheduler", 2):
+        with limited(daemon.database, "drover_scheduler", 1):
+            end_backends(daemon.database, "drover watch")
+            daemon.until(lambda: "WARNING watch connection: connection to server" in daemon.stderr())
+        daemon.until(lambda: daemon.value(CONNECTED, "drover watch"), what="the watch connection is not made again")
+        assert daemon.value(CONNECTED, "drover queue")
+        assert_renewed(daemon)
+        daemon.wait(daemon.insert(jq_type="rec"))
+    daemon.until(lambda: daemon.value(CONNECTED, "drover lease"), what="the lease connection is not made again")

@@ -486,6 +486,23 @@ def test_busy_types_leave_their_rows_to_files_and_work_all_of_them_f49(launch: L
     assert [numbers(record, name) for name in "abc"] == [[*range(1, 1001)]] * 3
 
 
+@pytest.mark.slow
+def test_rows_are_worked_once_where_no_file_can_be_made_f49(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    record, gate = tmp_path / "record", tmp_path / "gate"
+    limits = "[scheduler]\nexpansions = 2\nfetch_bytes = 10000\n"
+    daemon = launch(limits + TWO_HOSTS + "".join(agent(name, rec(record), hosts=["alpha"]) for name in "abc"))
+    query = f"select n, repeat('x', 1000) as x, case when n = 1 then 'gate:{gate}' end as act "
+    query += "from generate_series(1, 100) n"
+    busy = daemon.insert_all([{"jq_type": name, "jq_args": query, "jq_msq": True} for name in "abc"])
+    daemon.until(lambda: "no file for the rows of its query" in daemon.stderr(), what="the log does not say it")
+    gate.touch()
+    daemon.wait_all(busy)
+    assert [numbers(record, name) for name in "abc"] == [[*range(1, 101)]] * 3
+
+
 def test_rows_are_fetched_in_parts_and_all_processed(launch: Launch, tmp_path: Path) -> None:
     record = tmp_path / "record"
     daemon = launch("[scheduler]\nfetch_rows = 3\n" + TWO_HOSTS + agent("a", rec(record), slots=2))
