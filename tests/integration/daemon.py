@@ -31,7 +31,7 @@ GONE_S = 5.0  # for what a daemon leaves behind
 LOOK_S = 0.02  # the longest time between two looks for what nobody announces
 TERMINAL = frozenset({"done", "failed", "cancelled", "ignored", "skipped"})
 # The rescan comes at the interval that is shipped, so that no test passes because of it; one that is about it says so.
-# What is short here are the lease, what is shown, limits of agents and pauses before a retry: many tests are about them.
+# Short are the lease, what is shown, limits of agents, and pauses before a retry: many tests are about them.
 BASE = """
 [scheduler]
 log_level = "debug"
