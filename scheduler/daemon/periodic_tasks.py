@@ -259,6 +259,8 @@ class PeriodicTasks:
         yield from self.give_back_lost(OWN_AGE_S, recovers=recovers)
         if not recovers:
             self.late.begin(self._due)
+            if not self.commands.is_caught_up:  # those that follow are read without the rescan too
+                self.late.told("read commands")
             self._due_in("late", 2 * self.late.moment_s)
         self._core.handle(Woken(by_rescan=not recovers), self._loop.now)
         for task in ("detached", "tables", "due", "recovery", "deliveries", "upkeep", "fold", "read commands"):
