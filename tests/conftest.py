@@ -34,7 +34,12 @@ ROOM_BYTES = 4 << 30  # free there: for the server, its log of writes, and what 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put a guard over the process that was started; the workers of xdist are below it."""
+    """Put a guard over the process that was started; the workers of xdist are below it.
+
+    Where a shell runs the tests in the background SIGINT is ignored, and would be by all that the tests start.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):

@@ -145,7 +145,8 @@ end $$;
 create view fossology_compat.jobqueue with (security_barrier) as
 select l.step_pk as jq_pk, l.job_fk as jq_job_fk, j.jq_type, j.jq_args,
        case when j.jq_repeat then 'yes' else 'no' end as jq_repeat, j.jq_runonpfile, j.jq_starttime,
-       j.jq_endtime, j.jq_endtext,
+       j.jq_endtime,
+       regexp_replace(j.jq_endtext, '^cancelled by ("([^"]|"")*"|[a-z_][a-z0-9_$]*): ', '') as jq_endtext,  -- as given
        case when j.jq_endtime is null then 0 when j.jq_end_bits & 1 = 1 then 1 else 2 end as jq_end_bits,
        j.jq_schedinfo, extract(epoch from j.jq_elapsedtime)::bigint as jq_elapsedtime,
        extract(epoch from j.jq_processedtime)::bigint as jq_processedtime, j.jq_itemsprocessed,

@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     for mutant in sorted(survivors, key=lambda each: (each.module, each.lines.start)):
         print(f"\n{mutant.module}:{mutant.lines.start} {mutant.function}\n{mutant.diff}")
         print(f"mutant = {json.dumps(mutant.name)}")
-    return max([_report(package, results) for package in sorted(_packages(results))], default=0)
+    return max([_report(package, results, options) for package in sorted(_packages(results))], default=0)
 
 
 def _run(warm: Warm, options: argparse.Namespace, results: Results) -> None:
@@ -80,18 +80,21 @@ def _packages(results: Results) -> set[str]:
     return {str(Path(mutant.module).parent) for mutant, _ in results}
 
 
-def _report(package: str, results: Results) -> int:
+def _report(package: str, results: Results, options: argparse.Namespace) -> int:
     """Print the score of a package; return 1 if all of it was tried and the score has fallen."""
     score = notes.score(by for mutant, by in results if str(Path(mutant.module).parent) == package)
     low, high = score.interval()
     print(f"{package}: {score.percent} %, {score.seen} of {score.tried} mutants were seen ({low:.1f} to {high:.1f})")
     reached = notes.scores(notes.SCORES.read_text()).get(package, [0.0])[-1]
-    return int(_is_whole(package, score) and score.percent < reached)
+    return int(_is_whole(package, score, options) and score.percent < reached)
 
 
-def _is_whole(package: str, score: Score) -> bool:
-    listed = notes.equivalent()
-    every = [each for path in _modules([package]) for each in mutants.of_module(path, ROOT)]
+def _is_whole(package: str, score: Score, options: argparse.Namespace) -> bool:
+    """Return whether all mutants of a package were tried; to make them all takes a minute."""
+    paths, listed = _modules([package]), notes.equivalent()
+    if options.sample is not None or not {*paths} <= {*options.modules}:
+        return False
+    every = [each for path in paths for each in mutants.of_module(path, ROOT)]
     return score.tried == sum((each.module, each.name) not in listed for each in every)
 
 
