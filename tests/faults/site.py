@@ -278,8 +278,10 @@ class Site:
             process.stdin.close()
         if log is not None:
             (folder / ERRORS).symlink_to(log)
-        self.daemons.append(self._insist(lambda: Daemon(process, self.database, temporary)))
-        return self.daemons[-1]
+        daemon = self._insist(lambda: Daemon(process, self.database, temporary))
+        daemon.rescan_helps = "what is refused by a fault waits for it"
+        self.daemons.append(daemon)
+        return daemon
 
     def serving(self, **options: Any) -> Daemon:
         """Start a daemon and wait until it serves."""
