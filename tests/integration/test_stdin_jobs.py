@@ -130,7 +130,7 @@ def test_jobs_of_other_clients_run_and_are_not_printed_f123(
 @pytest.mark.parametrize(
     ("end", "status", "told"),
     [
-        ("cancel", 1, "1 rec cancelled cancelled"),
+        ("cancel", 1, "1 rec cancelled cancelled by drover_operator"),
         ("ice", 0, "1 rec skipped on ice"),
         ("remove", 1, "1 rec removed its row was removed"),
     ],
