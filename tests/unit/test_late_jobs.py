@@ -120,8 +120,7 @@ def test_children_whose_release_was_on_its_way_when_a_rescan_found_them_are_not_
     request = core.next_request(1.0)
     core.settle_late([7])
     assert request == Settle([7])
-    core.handle(e.Settled(0, None, ()), 1.0)
-    settle(core, [7], released=1)
+    core.handle(e.Settled(1, None, ()), 1.0)
     assert late(core) == {}
 
 
