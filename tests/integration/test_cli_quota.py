@@ -74,7 +74,12 @@ def test_dry_run_of_a_drain_says_what_a_restart_costs(daemon: Daemon, ask: Ask, 
         {"jq_type": "a", "jq_args": f"gate:{gate}"},
     ])  # fmt: skip
     daemon.wait_all(jobs, "running")
+    shown = "select count(*) from drover.scheduler_status where status_jq_fk = %s"
+    daemon.until(lambda: daemon.value(shown, first) == 1, what="the first job is not shown in its slot")
     daemon.execute("update drover.jobqueue set jq_starttime = now() - interval '52 h' where jq_pk = %s", first)
+    daemon.execute(
+        "update drover.scheduler_status set status_since = now() - interval '52 h' where status_jq_fk = %s", first
+    )
     drain, restart, kept = ask("drain --dry-run").out.splitlines()
     assert f"2 commands are finished first, the longest has run 2 d 4 h (job {first})" in drain
     assert f"2 commands begin again, the longest has run 2 d 4 h (job {first})" in restart
