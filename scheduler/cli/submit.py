@@ -186,7 +186,7 @@ def right_to_sql(session: Session, columns: Iterable[str]) -> Iterator[None]:
 
 @contextmanager
 def right_to_queue(session: Session) -> Iterator[None]:
-    """Say which roles may queue jobs, if the database refuses a part of it to a role that may queue none."""
+    """Name the roles that may queue jobs, in place of the refusal of one statement, to a role that may queue none."""
     try:
         yield
     except psycopg.errors.InsufficientPrivilege as error:

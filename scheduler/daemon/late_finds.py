@@ -22,7 +22,7 @@ KINDS: Final[Mapping[str, str]] = {
 
 
 class LateFinds:
-    """What a rescan found since it began, by task, until it is known whether something told of it."""
+    """Counts what each task found because of a rescan, once it is sure that no notification of it arrives."""
 
     def __init__(self, now: Callable[[], float], timers: Callable[[], Scheduler]) -> None:
         self._now, self._timers = now, timers

@@ -1,4 +1,4 @@
-"""What the status shows of each named statement, and the warning about one that is slow."""
+"""Prepares the figures of each named statement for the status, and warns of slow statements."""
 
 from collections.abc import Callable, Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""What is wrong with a line that is almost one of the protocol: shared by the daemon and `drover agent-check`.
+"""Explains lines of agents that resemble a line of the protocol and are none, for the daemon and `agent-check`.
 
 Pure functions of bytes. The line is quoted, for what is wrong with it cannot be seen: a byte order mark, a colour.
 """

@@ -194,7 +194,7 @@ class JobQuery:
         self.stays = stays
 
     def begin_anew(self) -> None:
-        """Give its connection back before any row was handed out: it is run again from its first row."""
+        """Close the query, none of whose rows an agent has had yet; it is run again from its first row later."""
         self.needs_bytes = self.total * (self.line_bytes + ROW_BYTES)
         self.fire(QueryEvent.CLOSED)
         self.total = self.fetched = self.kept = 0

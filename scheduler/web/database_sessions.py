@@ -17,7 +17,7 @@ from psycopg.pq import ConnStatus, TransactionStatus
 
 from scheduler.cli.database_session import MASKED, NOTHING, Session, open_session, translated_errors
 from scheduler.drivers.statements import STANDARD, setting
-from scheduler.errors import WorldError
+from scheduler.errors import DroverError, WorldError
 from scheduler.web import role_logins
 
 APPLICATION: Final = "drover web"
@@ -84,7 +84,7 @@ class Login:
         try:
             with psycopg.connect(self.conninfo) as connection:
                 self._check(connection)
-        except BaseException as error:
+        except (psycopg.Error, DroverError) as error:
             self.close_idle(0.0)
             if isinstance(error, psycopg.Error) and any(words in str(error) for words in REFUSED):
                 raise LoginRefusedError("the database does not let this role in any more: sign in again") from error

@@ -87,7 +87,7 @@ class People:
         return person
 
     def knows(self, person: Person | None) -> bool:
-        """Return whether this person is still signed in; a visitor never was, and is nobody who could be signed out."""
+        """Return whether this person is still signed in. None stands for a visitor, who needs no sign-in: True."""
         return person is None or person in self._people.values()
 
     def sign_in(self, role: str, password: str, address: str = "") -> str:

@@ -31,54 +31,6 @@ returns float8 language sql stable parallel safe as $$
               else date_part('epoch', coalesce(ended, now())) - date_part('epoch', started) end
 $$;
 
-create or replace view drover.why as
-select r.jq_pk, r.jq_type, r.jq_state,
-       coalesce(d.says, a.says, k.says, l.says, regexp_replace(r.says, '^in hand', 'claimed') || coalesce(n.says, ''))
-         || coalesce(drover.shown_code(j), '') || coalesce(': ' || r.text, '') as reason
-  from drover.reason r
-  join drover.jobqueue j on j.jq_pk = r.jq_pk
-  left join drover.awaited a on a.jq_pk = r.jq_pk and r.jq_state = 'blocked'
-  left join lateral (
-    select says from drover.rate_limited where jq_pk = r.jq_pk and r.says like 'waits its turn%' offset 0) l on true
-  left join lateral (
-    select says from drover.runs_detached where jq_pk = r.jq_pk and r.jq_state = 'running' offset 0) d on true
-  left join lateral (
-    select case when r.jq_state = 'queued' then '' when r.jq_state = 'claimed' then 'claimed; '
-                else r.says || '; ' end
-             || w.says as says
-      from drover.lockers() w
-     where w.locker = j.xmax and r.jq_state in ('queued', 'claimed', 'running')
-       and r.says ~ '^(waits its turn|in hand|running)' limit 1) k on true
-  left join lateral (
-    select ', the next at ' || date_trunc('second', agent_item_next) as says
-      from drover.agent join drover.queue on agent_group = queue_group
-     where queue_name = j.jq_queue and agent_type = j.jq_type and agent_item_next > now()
-       and r.says like '%item_rate%' offset 0) n on true;
-
-create or replace view drover.why_masked as
-select r.jq_pk, r.jq_type, r.jq_state,
-       coalesce(d.says, a.says, k.says, l.says, regexp_replace(r.says, '^in hand', 'claimed') || coalesce(n.says, ''))
-         || coalesce(drover.shown_code(j), '') as reason
-  from drover.reason r
-  join drover.jobqueue j on j.jq_pk = r.jq_pk
-  left join drover.awaited a on a.jq_pk = r.jq_pk and r.jq_state = 'blocked'
-  left join lateral (
-    select says from drover.rate_limited where jq_pk = r.jq_pk and r.says like 'waits its turn%' offset 0) l on true
-  left join lateral (
-    select says from drover.runs_detached where jq_pk = r.jq_pk and r.jq_state = 'running' offset 0) d on true
-  left join lateral (
-    select case when r.jq_state = 'queued' then '' when r.jq_state = 'claimed' then 'claimed; '
-                else r.says || '; ' end
-             || w.says as says
-      from drover.lockers() w
-     where w.locker = j.xmax and r.jq_state in ('queued', 'claimed', 'running')
-       and r.says ~ '^(waits its turn|in hand|running)' limit 1) k on true
-  left join lateral (
-    select ', the next at ' || date_trunc('second', agent_item_next) as says
-      from drover.agent join drover.queue on agent_group = queue_group
-     where queue_name = j.jq_queue and agent_type = j.jq_type and agent_item_next > now()
-       and r.says like '%item_rate%' offset 0) n on true;
-
 create or replace view drover.our_tally with (security_barrier) as
 with ended as materialized (
     select zone, max(latest) as latest, row_number() over (order by max(latest) desc) as place

@@ -52,7 +52,8 @@ begin
   end loop;
 end $do$;
 
--- As before, but that who cancelled or killed a job is told with the time.
+-- As before; and the session that has the row of a job locked, the instant until which item_rate lets no item begin,
+-- and who cancelled or killed a job, with the time.
 create or replace view drover.why as
 select r.jq_pk, r.jq_type, r.jq_state,
        case when r.jq_state = 'cancelled' then drover.end_in_words(r.jq_state, r.text, j.jq_endtime)

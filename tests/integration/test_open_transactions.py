@@ -28,6 +28,7 @@ QUEUED: Final = "insert into drover.jobqueue (jq_type, jq_queue) values ('a', 'q
 EDGE: Final = "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)"
 BY_KEY: Final = {"jq_unique_key": "key"}
 BY_QUEUE: Final = {"jq_queue": "q"}
+REGISTERED: Final = "select count(*) from drover.schedule where schedule_name = 's'"
 OF_CONFIG: Final = """
 [schedules.s]
 every = 3600
@@ -111,6 +112,7 @@ def test_a_daemon_registers_its_schedules_while_a_front_end_holds_what_they_queu
     front_end.execute(QUEUED.encode())
     daemon = launch(text + OF_CONFIG)
     told(daemon, "pause q")
+    assert daemon.value(REGISTERED) == 1
 
 
 def test_a_daemon_registers_its_schedules_though_a_front_end_has_filled_their_queue(
@@ -121,7 +123,7 @@ def test_a_daemon_registers_its_schedules_though_a_front_end_has_filled_their_qu
     front_end.execute(b"insert into drover.jobqueue (jq_type, jq_queue) select 'a', 'q' from generate_series(1, 5)")
     front_end.commit()
     first.stop()
-    launch(text + OF_CONFIG)
+    assert launch(text + OF_CONFIG).value(REGISTERED) == 1
 
 
 def test_a_subscription_that_its_owner_keeps_locked_holds_up_no_command(
