@@ -1610,8 +1610,7 @@ changed as (
             || coalesce(', types=' || nullif(host_types, ''), '')
             || coalesce(', queues=' || array_to_string(host_queues, ','), '')
             || coalesce(', priorities=' || nullif(host_priorities, ''), '') as new_values)
-select new_values, names, case when new_values is not null then drover.notify('drover_change', '') end
-  from lease cross join missing left join changed on true limit 1
+select new_values, names from lease cross join missing left join changed on true limit 1
 
 -- name: set_type
 -- Enable or disable a type of agents in every group that has it. Return its new state, or null if there is no such
@@ -1621,8 +1620,7 @@ changed as (
   update drover.agent set agent_enabled = :enabled::boolean
    where agent_type = :name::text and exists (select from lease)
   returning case when agent_enabled then 'enabled' else 'disabled' end as new_values)
-select new_values, case when new_values is not null then drover.notify('drover_change', '') end
-  from lease left join changed on true limit 1
+select new_values from lease left join changed on true limit 1
 
 -- name: flush
 -- Remove one piece of what ended so many `days`, by state, before the command was queued, or before now; see

@@ -7664,6 +7664,10 @@ CREATE INDEX subscription_of_owner ON drover.subscription USING btree (sub_owner
 
 CREATE INDEX tally_in_time ON drover.tally USING btree (tally_span, tally_at);
 
+CREATE TRIGGER agent_wake AFTER UPDATE OF agent_group, agent_present, agent_enabled, agent_trial ON drover.agent FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
+
+CREATE TRIGGER host_wake AFTER UPDATE OF host_group, host_present, host_max, host_urgent, host_enabled, host_types, host_queues, host_priorities ON drover.host FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
+
 CREATE TRIGGER job_keep_group AFTER DELETE ON drover.job FOR EACH ROW EXECUTE FUNCTION drover.keep_group();
 
 CREATE TRIGGER job_limit BEFORE INSERT ON drover.job FOR EACH ROW WHEN (((octet_length(new.job_name) > 64) OR (octet_length(new.job_tenant) > 64) OR (new.job_data IS NOT NULL))) EXECUTE FUNCTION drover.limit_group();

@@ -230,7 +230,7 @@ def set_host(context: Context, row: CommandRow, command: Command) -> Steps[Outco
         new = attrs.evolve(config, hosts=config.hosts | {name: attrs.evolve(config.hosts[name], **filters)})
         if idle := [kind for kind in config.agents if config.hosts_of(kind) and not new.hosts_of(kind)]:
             raise CommandError(f"no host would take agents of type {', '.join(idle)}")
-    now_is, missing, _ = yield from context.change(
+    now_is, missing = yield from context.change(
         "set_host",
         name=name,
         enabled={"host-enable": True, "host-disable": False}.get(command.verb),
@@ -248,7 +248,7 @@ def set_host(context: Context, row: CommandRow, command: Command) -> Steps[Outco
 def set_type(context: Context, row: CommandRow, command: Command) -> Steps[Outcome]:
     """Serve an agent type, or not."""
     name, enabled = str(command.values["name"]), command.verb == "agent-enable"
-    now_is, _ = yield from context.change("set_type", name=name, enabled=enabled)
+    (now_is,) = yield from context.change("set_type", name=name, enabled=enabled)
     if enabled:
         context.core.reset_failed_slots(name, context.now())
     going_on = 0 if enabled else context.core.report.agents_at_work(kind=name)

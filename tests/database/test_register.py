@@ -1,15 +1,18 @@
 """What a daemon writes down of its configuration: a value that changed in the file wins, else the current one stays."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
 from scheduler.drivers.loop import Loop
 from scheduler.drivers.statements import to_json
 from tests.connection_tools import OWNER, QUERIES, ask, fetch, opened, rows_of
+from tests.patience import PATIENCE_S
 
 DAEMON: Final = {
     "host": "here", "pid": 7, "boot_id": "b", "pid_space": "s", "pid_start": 1, "version": "0", "lease": 30.0,
@@ -88,6 +91,19 @@ def test_a_value_of_the_file_wins_only_when_it_has_changed(
     command()
     assert registered(second) == commanded
     assert registered(first) == first
+
+
+def test_each_setting_that_daemons_read_wakes_them_when_it_is_changed_with_sql(database: str) -> None:
+    read = set(re.findall(r"\b(?:host|agent|queue|placement|quota)_[a-z_]+", QUERIES["read_shared_settings"].sql))
+    query = "select table_name, column_name from information_schema.columns where table_schema = 'drover'"
+    settings = [row for row in fetch(database, query) if row[1] in read and row[1].startswith(f"{row[0]}_")]
+    assert len(settings) == len(read - {"queue_start"})
+    with psycopg.connect(database, autocommit=True) as daemon:
+        daemon.execute("listen drover_change")
+        for table, column in settings:
+            if column not in ("host_name", "agent_type", "placement_pk"):  # keys, which nobody changes
+                fetch(database, f"update drover.{table} set {column} = {column}")
+                assert len(list(daemon.notifies(timeout=PATIENCE_S, stop_after=1))) == 1, f"{table}.{column}"
 
 
 @pytest.mark.parametrize(

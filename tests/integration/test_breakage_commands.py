@@ -265,7 +265,7 @@ def command_by_owner(daemon: Daemon, words: str) -> int:
 
 @pytest.mark.slow
 def test_a_daemon_forgotten_while_stopped_receives_commands_again(launch: Launch, record: Path) -> None:
-    text = QUICK + HOST + agent("a", rec(record))
+    text = QUICK + "rescan = 1\n" + HOST + agent("a", rec(record))  # at which the dead are removed
     first = launch(text)
     second = launch(text, wait=False)
     second.until(lambda: "standing by" in second.stderr())

@@ -250,6 +250,7 @@ def test_a_daemon_logs_its_name_queues_and_hosts_at_start_up_j61(launch: Launch,
 
 @pytest.mark.slow
 def test_a_standby_that_was_killed_is_forgotten_j74(launch: Launch, text: str) -> None:
+    text = text.replace(QUICK, QUICK + "rescan = 1\n")  # at which the dead are removed
     first, second = launch(text), standby(launch, text)
     assert first.value("select count(*) from drover.scheduler") == 2
     second.kill()

@@ -73,10 +73,15 @@ def lines(file: Path) -> list[str]:
 
 
 def interrupt(process: "subprocess.Popen[bytes]", home: Path) -> None:
-    """Interrupt a run, and wait until its scheduler begins nothing more."""
+    """Interrupt a run, and wait until its scheduler begins nothing more; runs before it have logs there too."""
+
+    def draining() -> int:
+        logs = (home / ".local/share/drover/map/runs").glob("[0-9]*/log")
+        return sum("draining" in log.read_text() for log in logs)
+
+    before = draining()
     process.send_signal(signal.SIGINT)
-    logs = home / ".local/share/drover/map/runs"
-    until(lambda: any("draining" in log.read_text() for log in logs.glob("[0-9]*/log")))
+    until(lambda: draining() > before)
 
 
 def children(pid: int) -> list[int]:

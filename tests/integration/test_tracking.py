@@ -342,7 +342,7 @@ def test_status_is_refreshed_while_idle_f163(launch: Launch, record: Path) -> No
 
 @pytest.mark.slow
 def test_status_rows_of_a_killed_daemon_are_removed_by_the_next_f163(launch: Launch, record: Path) -> None:
-    text = "[scheduler]\nlease = 1\nlease_renewal = 0.3\n" + HOST + agent("a", rec(record))
+    text = "[scheduler]\nlease = 1\nlease_renewal = 0.3\nrescan = 1\n" + HOST + agent("a", rec(record))
     daemon = launch(text)
     daemon.until(lambda: status(daemon))
     daemon.kill()
