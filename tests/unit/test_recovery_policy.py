@@ -69,6 +69,50 @@ def test_next_check_is_not_after_the_end_of_the_policy_t79() -> None:
     assert decide(seen(Policy(max_elapsed=100.0), elapsed=70.0)) == Release(None, 1, 30.0, is_new=False)
 
 
+@pytest.mark.parametrize(
+    ("elapsed", "step"),
+    [
+        (99.5, Release(None, 2, 0.5, is_new=False)),
+        (100.0, Fail("recovery_timeout: condition tape was still there after 100 s")),
+    ],
+)
+def test_policy_ends_after_exactly_its_longest_time_t90(elapsed: float, step: object) -> None:
+    assert decide(seen(Policy(max_elapsed=100.0), tries=1, elapsed=elapsed)) == step
+
+
+def test_policy_without_limits_goes_on_for_ever_t79() -> None:
+    assert decide(seen(Policy(), tries=9999, elapsed=1e9)) == Release(None, 10_000, 60.0, is_new=False)
+
+
+@pytest.mark.parametrize(("tries", "waits"), [(2, False), (3, True)])
+def test_jobs_try_as_often_as_the_policy_says_t90(tries: int, waits: bool) -> None:
+    assert isinstance(decide(seen(Policy(max_tries=3), tries=tries)), Fail) == waits
+
+
+def test_first_check_is_counted_though_no_job_came_since_the_condition_was_set() -> None:
+    assert decide(seen(Policy(STEPS), came=0)) == Release(None, 1, 10.0, is_new=False)
+
+
+def test_time_of_a_condition_that_was_over_does_not_end_the_next_one_t90() -> None:
+    step = decide(seen(Policy(max_elapsed=100.0), tries=1, came=0, elapsed=500.0))
+    assert step == Release(None, 1, 60.0, is_new=True)
+
+
+def test_tester_is_asked_though_no_job_came_since_the_last_check_t80() -> None:
+    assert decide(seen(Policy(tester="probe"), tries=2, came=0)) == Ask("probe", "tape", 60.0)
+
+
+def test_tester_is_not_asked_again_after_the_end_of_the_policy_t90() -> None:
+    step = decide(seen(Policy(tester="probe", max_elapsed=100.0), tries=2, came=0, elapsed=100.0))
+    assert step == Fail("recovery_timeout: condition tape was still there after 100 s")
+
+
+def test_wait_after_an_answer_is_not_longer_than_the_policy_t79() -> None:
+    policy = Policy(tester="probe", max_elapsed=100.0)
+    assert decide(seen(policy, elapsed=70.0, answer=Answer.STILL_THERE)) == Wait(1, 30.0)
+    assert decide(seen(policy, elapsed=10.0, answer=Answer.STILL_THERE)) == Wait(1, 60.0)
+
+
 def test_tester_is_asked_and_no_job_tries_t80() -> None:
     policy = Policy(tester="probe", tester_timeout=5.0)
     assert decide(seen(policy)) == Ask("probe", "tape", 5.0)
@@ -105,6 +149,11 @@ def test_policy_is_read_as_it_is_configured_t79_t81() -> None:
     keys = 'steps = ["2x10", "3x20", "300"]\nmax_tries = 9\nat_once = 2\ntester = "a"\n'
     rules = good(LEAST + "[conditions.tape]\n" + keys).conditions["tape"].rules(60.0)
     assert read_policy(rules) == Policy(STEPS, max_tries=9, at_once=2, tester="a")
+
+
+def test_policy_that_says_nothing_is_the_usual_one_t79() -> None:
+    assert read_policy({"steps": None, "max_tries": None, "at_once": None, "else": 1}) == Policy()
+    assert read_policy({"steps": [[None, 5]], "max_elapsed": 0.0}) == Policy(((0, 5.0),))
 
 
 def test_wait_of_a_policy_is_blocked_delay_by_default_t79() -> None:
