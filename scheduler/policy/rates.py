@@ -163,10 +163,8 @@ class Rates:
         """Go by another limit; starts for the values of another attribute are forgotten."""
         if limit.by != self.limit.by:
             self._each.clear()
-            self._changed.clear()
             self._values.clear()
         if limit != self.limit:
-            self._whole.forget_promises()
             for window in self._each.values():
                 window.forget_promises()
         self.limit = limit
@@ -230,8 +228,8 @@ class Rates:
         """
         if pk in self._begun:
             self._begun.remove(pk)
-            if (window := self._window(pk)) is not None:
-                window.admitted()
+            if (value := self._values.get(pk)) is not None:
+                self._each.setdefault(value, Window()).admitted()
 
     def ended(self, pk: int) -> None:
         """Note that a job is in hand no more."""

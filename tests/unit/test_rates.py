@@ -84,6 +84,92 @@ def test_a_job_put_back_is_about_to_start_for_its_value_too() -> None:
     assert rates.admit(2, "anna", 12.0) is not None
 
 
+def test_a_job_put_back_after_its_interval_counts_for_its_value_though_that_was_forgotten() -> None:
+    rates = Rates(RateLimit(each=1, by="submitter", interval=10.0))
+    rates.admit(1, "anna", 0.0)
+    rates.began(1, 0.0)
+    values(rates, 20.0)
+    rates.put_back(1)
+    assert rates.admit(2, "anna", 20.0) == 30.01
+    rates.began(1, 21.0)
+    assert rates.admit(3, "anna", 30.0) is not None
+
+
+def test_a_job_put_back_that_had_not_begun_counts_once() -> None:
+    rates = Rates(RateLimit(rate=2, each=2, by="submitter", interval=10.0))
+    rates.admit(1, "anna", 0.0)
+    rates.put_back(1)
+    assert [room(rates, 0.0, in_hand=1), rates.admit(2, "anna", 0.0)] == [1, None]
+    rates.put_back(9)
+    assert room(rates, 0.0, in_hand=2) == 0
+
+
+def test_a_job_that_ended_before_it_began_leaves_its_room_to_others() -> None:
+    rates = Rates(RateLimit(each=1, by="submitter", interval=10.0))
+    rates.admit(1, "anna", 0.0)
+    rates.ended(1)
+    assert rates.admit(2, "anna", 0.0) is None
+
+
+def test_what_the_program_before_admitted_leaves_its_room_when_it_ends() -> None:
+    rates = Rates(RateLimit(each=1, by="submitter", interval=10.0))
+    rates.admit(1, "anna", 0.0)
+    later = Rates.restored(rates.snapshot())
+    assert (later.is_known, later.has_changes, later.admit(2, "anna", 0.0)) == (True, True, 10.01)
+    later.ended(1)
+    assert later.admit(3, "anna", 0.0) is None
+
+
+def test_nothing_is_left_of_starts_when_another_daemon_serves_the_group() -> None:
+    rates, new = Rates(RateLimit(rate=3, each=1, by="submitter", interval=10.0)), Rates(LIMIT)
+    rates.took_over({"": [1.0]}, 0.0)
+    for pk, name in enumerate(["anna", "bert"]):
+        rates.admit(pk, name, 0.0)
+    rates.began(1, 1.0)
+    rates.forget()
+    assert rates.snapshot() == new.snapshot() | {"limit": rates.snapshot()["limit"]}
+    assert (rates.is_known, rates.has_changes) == (new.is_known, new.has_changes) == (False, False)
+
+
+def test_starts_count_for_another_limit_by_the_same_attribute_and_promises_do_not() -> None:
+    rates = Rates(RateLimit(each=1, by="submitter", interval=10.0))
+    start(rates, 1, "anna", 0.0)
+    told = [rates.admit(pk, "anna", 1.0) for pk in (2, 3)]
+    rates.set_limit(RateLimit(each=2, by="submitter", interval=10.0))
+    told += [rates.admit(pk, "anna", 1.0) for pk in (4, 5)]
+    assert told == [10.01, 20.02, None, 10.01]
+
+
+def test_promises_are_kept_when_limits_are_read_again_unchanged() -> None:
+    rates = Rates(EACH)
+    told = [rates.admit(pk, "anna", 0.0) for pk in range(3)]
+    rates.set_limit(RateLimit(each=2, by="submitter", interval=10.0))
+    told += [rates.admit(pk, "anna", 0.0) for pk in range(3, 5)]
+    assert told == [None, None, 10.01, 10.01, 20.02]
+
+
+def test_starts_do_not_count_for_a_limit_by_another_attribute() -> None:
+    rates = Rates(RateLimit(each=1, by="submitter", interval=10.0))
+    rates.admit(1, "anna", 0.0)
+    rates.set_limit(RateLimit(each=1, by="type", interval=10.0))
+    rates.ended(1)
+    assert [rates.admit(pk, "anna", 0.0) is None for pk in (2, 3)] == [True, False]
+
+
+def test_starts_of_a_former_owner_and_of_ours_are_over_in_their_order_r57() -> None:
+    rates = Rates(LIMIT)
+    rates.began(1, 95.0)
+    rates.took_over({"": [8.0]}, 100.0)
+    assert [rates.next_at(100.0), room(rates, 102.0, in_hand=1), rates.next_at(102.0)] == [102.0, 1, NEVER]
+
+
+def test_a_limit_for_each_value_alone_is_none_in_all() -> None:
+    rates = Rates(EACH)
+    for pk in range(5):
+        rates.began(pk, 0.0)
+    assert (rates.room(9, 0.0), rates.next_at(0.0)) == (None, NEVER)
+
+
 def test_nothing_is_kept_of_a_job_that_ended_but_its_start() -> None:
     rates = Rates(EACH)
     rates.admit(1, "anna", 0.0)
