@@ -13,10 +13,14 @@ def rule(value: str, host: str, to: str | None = None, kind: str | None = None) 
     return {"type": kind, "from": value, "to": to, "host": host}
 
 
-PLACES = Placement(
-    ["alpha", "beta"],
-    [rule("x", "alpha"), rule("x", "beta", kind="mime"), rule("a", "beta", to="m"), rule("b", "alpha", "c", "mime")],
-)
+RULES = [
+    rule("x", "alpha"),
+    rule("x", "beta", kind="mime"),
+    rule("x", "gamma"),  # the first one of a value holds
+    rule("a", "beta", to="m"),
+    rule("b", "alpha", "c", "mime"),
+    rule("a", "gamma", to="zz"),
+]
 
 
 @pytest.mark.parametrize(
@@ -29,15 +33,16 @@ PLACES = Placement(
         ("mime", b"bb", "alpha"),
         ("sha", b"a", "beta"),  # both ends of a range belong to it
         ("sha", b"m", "beta"),
-        ("sha", b"ma", None),
+        ("sha", b"ma", "gamma"),
         ("sha", b"A", None),
         ("mime", b"c", "alpha"),
+        ("mime", b"d", "beta"),
         ("sha", None, None),
         ("sha", b"\xff", None),
     ],
 )
 def test_a_placement_value_maps_to_a_host_f15(kind: str, value: bytes | None, host: str | None) -> None:
-    assert PLACES.host_of(kind, value) == host
+    assert Placement(["alpha", "beta"], RULES).host_of(kind, value) == host
 
 
 @pytest.mark.parametrize(("most", "urgent", "agents"), [(-1, 1, 4), (1, 1, 1), (2, 0, 2), (3, 5, 3)])
