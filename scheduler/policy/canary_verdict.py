@@ -69,9 +69,8 @@ class Record:
 
     @property
     def usual_s(self) -> float:
-        """The median of the seconds of items that were done; 0 if none was."""
-        times = [seconds for seconds in self._tries if seconds != _FAILED]
-        return float(median(times)) if times else 0.0
+        """The median of the seconds of items that were done, one at least."""
+        return float(median(seconds for seconds in self._tries if seconds != _FAILED))
 
 
 class Judgement(Enum):
@@ -210,6 +209,8 @@ class Canary:
         """Let a trial have so many items."""
         self.most = most
         self.used.keep(HISTORY * most)
+        if self.new is not None:
+            self.new.keep(most)
 
     def set_known(self, is_known: bool) -> None:
         """Note whether what an earlier daemon knew is taken into account."""

@@ -156,8 +156,8 @@ def _over(seen: Condition) -> str:
 
 
 def _next_wait(seen: Condition, tries: int) -> float:
-    """Return the seconds to the next check, or to the end of the policy if that comes first."""
+    """Return the seconds to the next check, or to the end of the policy, which is not over, if that comes first."""
     wait = wait_before(seen.policy, tries)
     if not seen.policy.max_elapsed:
         return wait
-    return min(wait, max(0.0, seen.policy.max_elapsed - seen.elapsed))
+    return min(wait, seen.policy.max_elapsed - seen.elapsed)

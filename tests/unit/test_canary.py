@@ -1,5 +1,6 @@
 """Claims about the rule by which a new program is worse than the one in use, and about the states of a program."""
 
+import json
 from fractions import Fraction
 from math import sqrt
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.errors import BugError
 from scheduler.model.states import PROGRAM, ProgramEvent, ProgramState
-from scheduler.policy.canary_verdict import HISTORY, Canary, Judgement, Record, compared, failures_allowed, judge
+from scheduler.policy.canary_verdict import BY_COMMAND, HISTORY, Canary, Judgement, Record, compared, failures_allowed, judge
 
 MOST = 20
 COUNTS = st.tuples(st.integers(0, 200), st.integers(0, 200)).map(lambda pair: (min(pair), max(pair)))
@@ -153,3 +154,94 @@ def test_program_that_is_promoted_keeps_its_record() -> None:
     canary.promote()
     assert (canary.state, canary.used.program, canary.used.tried) == (ProgramState.STEADY, "new", 1)
     assert (canary.in_file, canary.programs, canary.figures) == ("new", ("new",), "")
+
+
+def on_trial(*, done: int = 0, failed: int = 0) -> Canary:
+    """Return one whose new program has tried so many items."""
+    canary = Canary(MOST, "old", ("old", "new"), is_known=True)
+    canary.used.item_done(0.1)
+    canary.fire(ProgramEvent.REPLACED)
+    canary.begin("new")
+    assert canary.new is not None
+    for _ in range(failed):
+        canary.new.item_failed()
+    for _ in range(done):
+        canary.new.item_done(0.1)
+    return canary
+
+
+def test_an_agent_goes_on_with_the_record_of_the_program_that_it_runs() -> None:
+    canary = on_trial(done=3)
+    assert (canary.record_of("old"), canary.record_of("new")) == (canary.used, canary.new)
+    other = canary.record_of("older")
+    assert (other.program, other.tried) == ("older", 0)
+    assert Canary(MOST, "old", is_known=True).record_of("new").tried == 0
+
+
+def test_agents_run_the_new_program_only_while_it_is_on_trial() -> None:
+    canary = on_trial()
+    told = [canary.programs, canary.in_file]
+    canary.fire(ProgramEvent.ROLLBACK)
+    canary.hold_back("it was too slow")
+    assert [*told, canary.programs, canary.in_file] == [("old", "new"), "new", ("old",), "new"]
+
+
+def test_nothing_is_known_of_a_program_that_there_is_not() -> None:
+    canary = Canary(MOST, "old", is_known=False)
+    assert (canary.judgement, canary.figures, canary.text, canary.is_known) == (Judgement.OPEN, "", None, False)
+
+
+@pytest.mark.parametrize(("most", "tried"), [(MOST // 2, MOST // 2), (2 * MOST, MOST + 5)])
+def test_a_trial_of_another_length_keeps_what_was_tried_and_goes_on(most: int, tried: int) -> None:
+    canary = on_trial(done=MOST - 1)
+    canary.set_most(most)
+    assert canary.new is not None
+    for _ in range(6):
+        canary.new.item_done(0.1)
+    assert (canary.new.tried, canary.judgement) == (tried, Judgement.PASSES if tried == most else Judgement.OPEN)
+
+
+@pytest.mark.parametrize("state", ["steady", "trial", "held back"])
+def test_the_next_program_of_the_daemon_knows_what_was_tried(state: str) -> None:
+    canary = on_trial(done=3, failed=1) if state != "steady" else Canary(MOST, "old", is_known=True)
+    if state == "held back":
+        canary.fire(ProgramEvent.WORSE)
+        canary.hold_back("1 of 4 failed")
+    later = Canary.restored(MOST, json.loads(json.dumps(canary.snapshot())))
+    assert later.snapshot() == canary.snapshot()
+    assert (later.state, later.why, later.text, later.in_file) == (canary.state, canary.why, canary.text, canary.in_file)
+    for _ in range(2 * MOST):
+        later.record_of(later.in_file).item_done(0.1)
+    assert later.record_of(later.in_file).tried == (MOST if state != "steady" else 2 * MOST)
+
+
+@pytest.mark.parametrize(
+    ("why", "is_worse", "text"),
+    [
+        ("1 of 4 failed", True, "the new program new failed its trial: 1 of 4 failed; the one in use, old, stays"),
+        (BY_COMMAND, False, "the new program new was rolled back by command; the one in use, old, stays"),
+    ],
+)
+def test_a_program_that_was_held_back_is_shown_with_the_reason(why: str, is_worse: bool, text: str) -> None:
+    canary = on_trial(done=3, failed=1)
+    canary.fire(ProgramEvent.ROLLBACK)
+    canary.hold_back(why)
+    row = canary.shown(["agent", "-x"])
+    assert (row["is_worse"], row["text"], row["why"], row["state"]) == (is_worse, text, why, "HELD_BACK")
+    assert (row["tried"], row["failed"], row["used_tried"], row["used_failed"]) == (4, 1, 1, 0)
+    assert (row["command"], row["used"], row["new"], row["items"]) == (["agent", "-x"], "old", "new", MOST)
+
+
+def test_of_a_type_without_a_new_program_no_figures_are_shown() -> None:
+    row = Canary(MOST, "old", is_known=True).shown(["agent"])
+    assert (row["tried"], row["failed"], row["used_tried"], row["used_failed"]) == (0, 0, None, None)
+    assert (row["new"], row["is_worse"], row["slot"], row["text"]) == (None, False, None, None)
+
+
+def test_a_trial_says_how_far_it_is() -> None:
+    told = "the new program new is on trial and waits for work: 3 of 20 items, 0 of 3 failed"
+    assert str(on_trial(done=3).text).startswith(told)
+
+
+def test_failures_that_are_allowed_are_whole_items() -> None:
+    assert [failures_allowed(record(200 - n, n), MOST) for n in (0, 1, 10, 20, 200)] == [0, 0, 3, 4, 28]

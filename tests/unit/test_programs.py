@@ -9,9 +9,9 @@ import pytest
 from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Config, Host
-from scheduler.model.states import ProgramEvent, ProgramState
+from scheduler.model.states import KEEP, ProgramEvent, ProgramState
 from scheduler.policy.canary_verdict import Canary
-from tests.core_tools import TABLES, answer_to, claim, make_core, turned
+from tests.core_tools import TABLES, answer_to, claim, make_core, spawned, turn, turned
 
 OLD, NEW, NEWER = "old", "new", "newer"
 COPIES = (OLD, NEW, NEWER)
@@ -28,6 +28,7 @@ class Site:
         self.started: list[tuple[int, str]] = []
         self.worked: list[tuple[int, str]] = []  # jobs, and by which program
         self.lines: list[str] = []  # of the daemon's log
+        self.warnings: list[str] = []  # of these, what an operator is warned of
         self.seconds = {OLD: 1.0, NEW: 1.0, NEWER: 1.0, "": 1.0}
         self.fails: set[str] = set()
         self.dies: set[str] = set()
@@ -114,8 +115,9 @@ class Site:
                 self._give(number, data)
             case e.Kill(number):
                 self._end(number, signal="SIGHUP")
-            case e.LogMessage(_, text):
+            case e.LogMessage(level, text):
                 self.lines.append(text)
+                self.warnings += [text] * (level == "warning")
 
     def _start(self, spawn: e.Spawn) -> None:
         self.started.append((spawn.slot, spawn.program))
@@ -331,6 +333,81 @@ def test_file_that_has_the_program_in_use_again_ends_the_trial(site: Site) -> No
     assert NEW not in site.programs.values()
 
 
+def test_program_that_comes_back_after_that_in_use_goes_on_trial_again(site: Site) -> None:
+    for program in (NEW, OLD, NEW):
+        site.find(program)
+    assert site.canary.is_on_trial
+    site.work(*range(31, 51))
+    assert site.canary.used.program == NEW
+
+
+def test_trial_that_people_begin_anew_counts_items_from_then_on(site: Site) -> None:
+    site.find(NEW)
+    site.work(31, 32, 33)
+    before = site.canary.new
+    site.core.set_program("sha", ProgramEvent.CANARY, site.now)
+    site.carry_out()
+    assert (before is not None and before.tried > 0, site.canary.new is not None and site.canary.new.tried) == (True, 0)
+    site.work(*range(40, 60))
+    assert site.canary.used.program == NEW
+
+
+def test_jobs_that_take_too_long_are_failures_of_their_program(site: Site) -> None:
+    site.seconds[NEW] = 60.0
+    site.find(NEW)
+    site.waiting += [claim(pk, timeout=5.0) for pk in range(31, 36)]
+    site.work()
+    assert (site.canary.is_held_back, set(site.programs.values())) == (True, {OLD})
+
+
+def test_operators_are_warned_of_a_program_that_failed_and_not_of_what_they_did(site: Site) -> None:
+    site.find(NEW)
+    site.core.set_program("sha", ProgramEvent.ROLLBACK, site.now)
+    site.carry_out()
+    assert (site.told("new is rolled back; the one in use, old, stays"), site.warnings) == (True, [])
+    site.core.set_program("sha", ProgramEvent.PROMOTE, site.now)
+    site.carry_out()
+    assert (site.told("the new program new is promoted: all agents get it"), site.warnings) == (True, [])
+    site.fails.add(NEWER)
+    site.find(NEWER)
+    site.work(*range(31, 41))
+    assert ["the new program newer failed its trial: 1 of 1 failed" in text for text in site.warnings] == [True]
+
+
+def test_agents_of_other_machines_may_end_during_a_trial() -> None:
+    hosts = {"alpha": Host(), "far": Host(transport="command", command=("ssh", "far"))}
+    site = Site(slots=2, hosts=hosts)
+    site.work(*range(1, 31))
+    site.find(NEW)
+    far = [slot.number for slot in site.core.state.slots.all if slot.host.name == "far"]
+    site._end(far[0], code=1)
+    site.carry_out()
+    assert site.canary.is_on_trial
+    assert (site.canary.used.tried, site.canary.new is not None and site.canary.new.tried) == (16, 0)
+
+
+@pytest.mark.parametrize(("kind", "dismissed"), [("line", 3), ("exec", 0)])
+def test_replaced_program_of_a_type_without_trials_ends_its_agents_but_no_command(kind: Any, dismissed: int) -> None:
+    core = make_core({"sha": AgentType(command=("agent",), slots=4, kind=kind)})
+    turn(core, *map(claim, (1, 2, 3)))
+    numbers = spawned(core)
+    for number in numbers:
+        core.handle(e.Created(number, 100 + number), 0.0)
+        core.agent_output(number, b"OK\n" * (kind == "line"), 0.0)
+    core.schedule(0.0)
+    core.handle(e.Replaced("sha"), 1.0)
+    assert sum(slot.wanted is not KEEP for slot in core.state.slots.all) == dismissed
+    assert {slot.wanted for slot in core.state.slots.all if slot.number not in numbers} == {KEEP}
+
+
+def test_agent_that_is_coming_up_is_not_ended_for_a_replaced_program() -> None:
+    core = make_core()
+    turn(core, claim(1))
+    (number,) = spawned(core)
+    core.handle(e.Replaced("sha"), 1.0)
+    assert core.state.slots.all[number].wanted is KEEP
+
+
 @pytest.mark.parametrize(
     ("wanted", "state", "used"),
     [
@@ -411,6 +488,15 @@ def test_trial_outlasts_a_reload(site: Site) -> None:
     reload(site, canary=9)
     assert (site.canary.is_on_trial, site.canary.most) == (True, 9)
     assert sorted(site.programs.values()) == [NEW, OLD, OLD]
+
+
+@pytest.mark.parametrize("items", [2, 9])
+def test_trial_ends_after_the_items_of_another_configuration(site: Site, items: int) -> None:
+    site.find(NEW)
+    site.work(31, 32, 33)
+    reload(site, canary=items)
+    site.work(*range(34, 80))
+    assert (site.canary.state, site.canary.used.program) == (ProgramState.STEADY, NEW)
 
 
 def test_another_command_is_no_trial(site: Site) -> None:
