@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from scheduler.errors import BugError
 from scheduler.model.states import PROGRAM, ProgramEvent, ProgramState
-from scheduler.policy.canary_verdict import BY_COMMAND, HISTORY, Canary, Judgement, Record, compared, failures_allowed, judge
+from scheduler.policy.canary_verdict import (
+    BY_COMMAND,
+    HISTORY,
+    Canary,
+    Judgement,
+    Record,
+    compared,
+    failures_allowed,
+    judge,
+)
 
 MOST = 20
 COUNTS = st.tuples(st.integers(0, 200), st.integers(0, 200)).map(lambda pair: (min(pair), max(pair)))
@@ -209,7 +218,12 @@ def test_the_next_program_of_the_daemon_knows_what_was_tried(state: str) -> None
         canary.hold_back("1 of 4 failed")
     later = Canary.restored(MOST, json.loads(json.dumps(canary.snapshot())))
     assert later.snapshot() == canary.snapshot()
-    assert (later.state, later.why, later.text, later.in_file) == (canary.state, canary.why, canary.text, canary.in_file)
+    assert (later.state, later.why, later.text, later.in_file) == (
+        canary.state,
+        canary.why,
+        canary.text,
+        canary.in_file,
+    )
     for _ in range(2 * MOST):
         later.record_of(later.in_file).item_done(0.1)
     assert later.record_of(later.in_file).tried == (MOST if state != "steady" else 2 * MOST)

@@ -85,7 +85,7 @@ def most(clerk: Clerk) -> int:
 
 
 def held(how: str, count: int) -> Clerk:
-    """Return a clerk whose type, on two slots, has so many rows in hand that have not begun; `how` says where they are."""
+    """Return a clerk whose type has so many rows in hand that have not begun; `how` says where they are."""
     clerk = Clerk(hosts=2)
     pool, jobs = clerk.pool, [Job(claim(pk), clerk.pool, 0.0) for pk in range(count)]
     match how:

@@ -136,6 +136,18 @@ def test_query_with_a_key_goes_on_behind_the_last_row_that_was_fetched_f49() -> 
     assert [int(number) for line in lines for number in line.split('"')[1::2]] == list(range(1, ROWS + 1))
 
 
+def test_query_that_gave_its_connection_back_goes_on_though_its_type_may_have_one_f49() -> None:
+    site = occupied(1, 1, timers={"expansions": 1, "expansions_per_type": 1}, key="n")
+    site.insert("idle", 10_000, key="n")
+    assert (at_work(site.core, "idle"), set(site.given)) == ([10_000], {10_000})
+    site.core.cancel(10_000, "not needed", 0.0)
+    site.settle()
+    for _ in range(ROWS):
+        site.answer(0)
+    lines = [line.decode() for line in site.sent[0]]
+    assert [int(number) for line in lines for number in line.split('"')[1::2]] == list(range(1, ROWS + 1))
+
+
 def test_rows_of_a_query_without_a_key_come_from_its_file_in_order_f49() -> None:
     site = occupied(9, 1)
     (parked,) = site.files.keys() - site.given.keys()
@@ -205,6 +217,60 @@ def test_query_whose_file_is_refused_keeps_its_connection_and_its_rows_f49() -> 
     lines = [line.decode() for line in site.sent[0]]
     assert [int(number) for line in lines for number in line.split('"')[1::2]] == list(range(1, ROWS + 1))
     assert at_work(site.core, "idle") == [10_000]
+
+
+def test_last_rows_of_a_query_wait_in_memory_and_in_no_file() -> None:
+    site = occupied(1, 1, 16 + 1000 + 900, timers={"expansions": 1})
+    assert site.core.state.jobs[1].waiting == 1015
+    site.insert("idle", 10_000)
+    assert (at_work(site.core, "idle"), site.files, site.core.state.jobs[1].waiting) == ([10_000], {}, 1915)
+
+
+def test_query_with_the_fewest_rows_left_goes_to_a_file_f49() -> None:
+    core = make_core({name: AgentType(command=("agent",)) for name in ("a", "b", "idle")}, expansions=2)
+    site = Site(core)
+    site.rows_of[1] = 4 * ROWS
+    site.insert("a", 1)
+    site.insert("b", 2)
+    site.insert("idle", 10_000)
+    assert (at_work(core, "idle"), set(site.files)) == ([10_000], {2})
+
+
+def test_latest_query_without_begun_rows_is_run_again_when_none_has_room() -> None:
+    site = occupied(2, 4, HUGE)
+    site.insert("idle", 10_000)
+    opened = [pk for pk, _ in site.queries]
+    assert set(opened) - site.given.keys() == {7}
+
+
+def test_one_query_at_a_time_goes_to_a_file() -> None:
+    core = make_core({name: AgentType(command=("agent",)) for name in ("a", "b", "idle")}, expansions=2)
+    site = Site(core)
+    site.insert("a", 1)
+    site.insert("b", 2)
+    core.handle(e.Woken(), 0.0)
+    turn(core, claim(10_000, "idle", msq=True))
+    asked = [effect for effect in core.take_effects(0.0) if isinstance(effect, e.Keep | e.Fetch)]
+    for _ in range(3):
+        core.state.mark_dirty(*core.state.pools.values())
+        asked += [effect for effect in core.take_effects(0.0) if isinstance(effect, e.Keep | e.Fetch)]
+    assert [(type(effect), effect.job) for effect in asked] == [(e.Keep, 1)]
+
+
+def waiting_types(core: Core) -> list[str]:
+    """Return the types of which people are told that their queries wait for a connection."""
+    return [row["type"] for row in core.report.agent_rows(0.0) if row["queries_wait"]]
+
+
+def test_types_whose_queries_wait_for_a_connection_are_named() -> None:
+    site = occupied(1, 1, timers={"expansions": 1})
+    told = [waiting_types(site.core)]
+    site.problem = "No space left on device"
+    site.insert("idle", 10_000)
+    told.append(waiting_types(site.core))
+    site.core.cancel(1, "not needed", 0.0)
+    site.settle()
+    assert [*told, waiting_types(site.core), at_work(site.core, "idle")] == [[], ["idle"], [], [10_000]]
 
 
 def test_query_whose_rows_are_all_fetched_has_no_connection() -> None:

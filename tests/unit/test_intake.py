@@ -1,4 +1,4 @@
-"""Claims about rows that come in hand: which are refused, given back or put off, and what becomes of bad rows of a query."""
+"""Claims about rows that come in hand: which are refused, given back or put off, and about bad rows of a query."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,7 +45,9 @@ def fetch(core: Core, names: Sequence[bytes], rows: Sequence[Sequence[bytes | No
     ("submitters", "taken"),
     [(("staff",), [1]), (("bert",), [2]), (("staff", "bert"), [1, 2]), (("staff", "*"), [1, 2])],
 )
-def test_a_job_is_worked_only_if_its_submitter_may_queue_its_type(submitters: tuple[str, ...], taken: list[int]) -> None:
+def test_a_job_is_worked_only_if_its_submitter_may_queue_its_type(
+    submitters: tuple[str, ...], taken: list[int]
+) -> None:
     core = core_of(submitters=submitters)
     claims = claim(1, submitter="anna", roles=("anna", "staff")), claim(2, submitter="bert", roles=("bert",))
     turn(core, *map(guarded, claims) if "*" not in submitters else claims)

@@ -3,8 +3,6 @@
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.queue_requests import ClaimRequest, EndAndClaim
@@ -49,6 +47,7 @@ def asked(core: Core) -> dict[tuple[str, str], int]:
         queue = "default" if want.queue == "other" else want.queue
         found[want.type + "!" * want.urgent, queue] += want.most
     return dict(found)
+
 
 ALL = 2000  # of the two places of a type: for any host, and for its own
 

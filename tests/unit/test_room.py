@@ -34,7 +34,7 @@ def test_no_more_agents_are_started_than_jobs_wait(kind: str, jobs: int) -> None
 
 
 def full(jobs: int = 1, waits_since: float = 0.0) -> tuple[Core, Slot]:
-    """Return a core whose only place has an agent of type `a`, for so many jobs, while one of type `b` waits; its slot."""
+    """Return a core whose only place has an agent of type `a`, for so many jobs, while type `b` waits; its slot."""
     kinds = {name: AgentType(command=("agent",), slots=1) for name in ("a", "b")}
     core = make_core(kinds, hosts={"alpha": Host(max=1, urgent=0)}, min_idle=5.0)
     turn(core, *(claim(pk, "a") for pk in range(10, 10 + jobs)), claim(2, "b"), now=waits_since)
@@ -104,7 +104,8 @@ def test_a_job_that_is_cancelled_takes_the_promise_of_its_place_back() -> None:
     core.cancel(2, "not needed", 5.0)
     core.take_effects(5.0)
     core.agent_output(slot.number, b"OK\n", 5.1)
-    assert (host.yields_to, slot.wanted) == (None, KEEP)
+    assert host.yields_to is None
+    assert slot.wanted is KEEP
 
 
 # ---- second tries
