@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.config import AgentType, Host
-from scheduler.model.events_and_effects import Woken
+from scheduler.model.events_and_effects import EndedAndClaimed, Woken
 from scheduler.model.priority_ranges import LETTERS
 from scheduler.model.queue_requests import ClaimRequest
 from scheduler.policy.core import Core
@@ -97,6 +97,21 @@ def test_jobs_for_a_busy_host_do_not_delay_jobs_of_other_hosts_t44() -> None:
     )
     spawned(core)
     assert letters_wanted(core) == {("a", "g")}
+
+
+def test_hosts_without_room_are_asked_for_one_urgent_row_until_there_is_none() -> None:
+    hosts = {"high": A_TO_F, "low": Host(priorities="[g-z]", max=1, urgent=1)}
+    core = make_core({"sha": AgentType(command=("agent",), slots=2)}, hosts=hosts)
+    want = ClaimRequest("sha", "default", "", False, 9, letters=("g", "{"))
+    turn(core, *(claim(pk)._replace(request=want) for pk in range(9)))
+    assert len(spawned(core)) == 1
+    core.handle(Woken(), 1.0)
+    found: Any = core.next_request(1.0)
+    asked = {(each.letters, each.urgent): each.most for each in found.wanted if not each.host}
+    assert asked == {(("g", "{"), True): 1, (("a", "g"), True): 2, (("a", "g"), False): 2}
+    assert {each.after for each in found.wanted} == {each.start for each in found.wanted}
+    core.handle(EndedAndClaimed([]), 1.0)
+    assert core.next_request(1.0) is None
 
 
 def test_a_job_starts_its_agent_on_a_host_that_takes_it_r55() -> None:

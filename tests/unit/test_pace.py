@@ -183,6 +183,15 @@ def test_an_agent_that_sends_a_db_line_without_the_right_gets_no_lines_ahead() -
     assert bench.lines[slot] == 1
 
 
+@pytest.mark.parametrize("agents", [1, FEW, 100 * FEW])
+def test_no_agent_has_more_lines_than_the_most_however_fast_it_is(agents: int) -> None:
+    mean = MeanPace()
+    pace = Pace(mean)
+    for number in range(1, 200):
+        pace.look(1000 * number, 0.0, 0.001 * number)
+    assert pace.lines(agents) == MOST_LINES - 1
+
+
 def test_window_of_one_is_never_ahead() -> None:
     bench = Bench(window=1)
     (slot,) = bench.agents
