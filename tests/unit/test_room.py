@@ -135,3 +135,22 @@ def test_an_idle_agent_makes_room_for_a_fresh_process_if_there_is_no_other_slot(
     assert len(sent(core, 2.1)) == 1
     core.agent_output(second, b"OK\n", 2.2)
     assert [(row.state, row.processed, row.failed) for row in saved(settle(core, 3.0))][-1] == ("done", 2, 0)
+
+
+def test_an_idle_agent_makes_room_for_a_fresh_process_on_a_host_with_urgent_places_alone() -> None:
+    kinds = {"sha": AgentType(command=("agent",), slots=2), "zip": AgentType(command=("agent",), slots=1)}
+    core = make_core(kinds, hosts={"alpha": Host(max=2, urgent=1)})
+    turn(core, claim(10), claim(11), claim(1, msq=True, tolerate=2), claim(2, "zip"))
+    agents = spawned(core)
+    for number in agents:
+        core.handle(e.Created(number, 100 + number), 0.0)
+        core.agent_output(number, b"OK\n", 0.0)
+    core.take_effects(0.0)
+    core.handle(e.Opened(1, (b"a",), 2), 0.0)
+    core.handle(e.Fetched(1, [(b"x",), (b"y",)], more=False), 0.0)
+    assert [core.agent_output(number, b"OK\n", 0.5) for number in agents] == [b'a="x"\n', b'a="y"\n']
+    core.handle(e.Gone(agents[0], code=1), 1.0)
+    assert started(core, 1.0) == ["zip"]
+    core.agent_output(agents[1], b"OK\n", 1.5)
+    core.take_effects(1.5)
+    assert core.state.slots.all[agents[1]].reason == "a fresh process is needed"
