@@ -79,7 +79,9 @@ def test_agents_of_a_host_that_is_disabled_or_down_have_to_go() -> None:
 
 
 def test_a_host_over_ssh_has_no_room_before_it_is_reached() -> None:
-    assert not HostState("beta", Host(transport="ssh", address="beta")).has_room(urgent=True)
+    far, here = HostState("beta", Host(transport="ssh", address="beta")), HostState("alpha", Host())
+    assert (far.has_room(urgent=True), far.is_tight) == (False, True)
+    assert (here.has_room(urgent=False), here.is_tight) == (True, False)
 
 
 # ---- places kept for a type
@@ -223,3 +225,12 @@ def test_a_job_that_ends_makes_room_in_its_queue_and_for_its_rate() -> None:
     assert queue.room(0.0) == 0
     queue.ended(1)
     assert queue.room(0.0) == 1
+
+
+def test_a_start_counts_for_its_rate_after_the_job_has_ended() -> None:
+    rates = Rates(RateLimit(rate=3))
+    queue = QueueState("q", None, False, rates=rates)
+    queue.claimed(3)
+    rates.began(1, 0.0)
+    queue.ended(1)
+    assert queue.room(0.0) == 0
