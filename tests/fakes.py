@@ -1,8 +1,7 @@
 """A daemon with no database, host or clock: its periodic tasks run against a database and hosts that a test describes.
 
 The tasks, the core, the event loop and the statements' names and parameters are the product's; only who answers is not.
-STATEMENTS has what each answer looks like, and what is answered where there is nothing;
-tests/database/test_fake_answers.py compares that with the real statements on the real schema.
+TYPES and AT_FIRST say what answers look like; tests/database/test_fake_answers.py compares that with the real schema.
 """
 
 import json
@@ -16,7 +15,7 @@ from scheduler.daemon.detached_jobs import DetachedJobs, Entry, read_entries
 from scheduler.daemon.periodic_tasks import PeriodicTasks
 from scheduler.drivers import host_scripts
 from scheduler.drivers.loop import Callback, ConnectionLostError, Loop, Steps, Task
-from scheduler.drivers.statement_runner import LOCK_TIMEOUT, RefusedError
+from scheduler.drivers.statement_runner import RefusedError
 from scheduler.drivers.statements import Failure, encode
 from scheduler.model.queue_requests import Cells
 from scheduler.model.states import NEVER
@@ -24,46 +23,46 @@ from scheduler.policy.core import Core
 from scheduler.policy.group_lease import Lease
 from tests.connection_tools import OWNER, QUERIES
 
-# What a statement answers: the types of its columns, and the rows where nothing is there.
-STATEMENTS: Final[dict[str, tuple[str, list[tuple[Any, ...]]]]] = {
-    **dict.fromkeys(
-        ("acknowledge", "check_now", "count", "forget_recovery", "put_off_is_free", "remove_dead"), ("", [])
-    ),
-    **dict.fromkeys(("show_agents", "show_hosts", "show_starts", "show_status"), ("", [])),
-    **dict.fromkeys(("ask_tester", "postpone_recovery", "set_wanted"), ("bigint", [])),
-    **dict.fromkeys(("cancel_job", "close_runs", "end_command"), ("bigint boolean", [])),
-    **dict.fromkeys(("forget_events", "forget_subscriptions"), ("bigint", [(None,)])),
-    "add_up_changes": ("integer bigint", [(0, 0)]),
-    "adopt": ("bigint integer text text text text text text text text integer text numeric", []),
-    "begin_command": ("boolean numeric", []),
-    "close_commands": ("bigint boolean boolean uuid text integer text text bigint", []),
-    "due": ("bigint text numeric", [(0, None, None)]),
-    "due_schedules": ("bigint bigint numeric json", [(10**15, 10**15, None, [])]),
-    "fail_blocked": ("bigint text boolean", []),
-    "find_alerts": ("integer", [(0,)]),
-    "find_suspects": ("boolean", [(False,)]),
-    "find_unserved": ("integer jsonb text text", [(0, None, None, None)]),
-    "flush": ("bigint text bigint integer text text", [(0, None, None, 0, "", None)]),
-    "fold_tally": ("bigint", [(0,)]),
-    "forget_kept": ("bigint integer", []),
-    "free_put_off": ("bigint bigint timestamp with time zone", [(0, 0, None)]),
-    "install_routes": ("text", []),
-    "queue_deliveries": ("integer integer double precision", [(0, 0, None)]),
-    "read_commands": ("bigint text bigint text text boolean boolean boolean boolean", []),
-    "read_kept": ("text text bigint integer", []),
-    "read_recovery": (
-        "bigint text integer integer numeric text boolean bigint drover.job_state text boolean numeric",
-        [],
-    ),
-    "read_shared_settings": ("json json json json json numeric", [([], [], [], [], [], None)]),
-    "read_site": ("uuid timestamp with time zone", [(OWNER, "2026-01-01 00:00:00+00")]),
-    "read_start_conditions": ("text", []),
-    "release_blocked": ("bigint boolean text", []),
-    "rescan": ("text bigint", [(None, None)]),
-    "rescue": ("bigint text boolean bigint", [(0, None, False, 0)]),
-    "start_schedules": ("text boolean integer text", []),
-    "stop_unstartable": ("bigint text", []),
-}
+_TYPES: Final = """
+acknowledge check_now count forget_recovery put_off_is_free remove_dead show_agents show_hosts show_starts show_status:
+ask_tester fold_tally forget_events forget_subscriptions postpone_recovery set_wanted: bigint
+add_up_changes: integer bigint
+adopt: bigint integer text text text text text text text text integer text numeric
+begin_command: boolean numeric
+cancel_job close_runs end_command: bigint boolean
+close_commands: bigint boolean boolean uuid text integer text text bigint
+due: bigint text numeric
+due_schedules: bigint bigint numeric json
+fail_blocked: bigint text boolean
+find_alerts: integer
+find_suspects: boolean
+find_unserved: integer jsonb text text
+flush: bigint text bigint integer text text
+forget_kept: bigint integer
+free_put_off: bigint bigint timestamptz
+install_routes read_start_conditions: text
+queue_deliveries: integer integer float8
+read_commands: bigint text bigint text text boolean boolean boolean boolean
+read_kept: text text bigint integer
+read_recovery: bigint text integer integer numeric text boolean bigint drover.job_state text boolean numeric
+read_shared_settings: json json json json json numeric
+read_site: uuid timestamptz
+release_blocked: bigint boolean text
+rescan: text bigint
+stop_unstartable: bigint text
+rescue: bigint text boolean bigint
+start_schedules: text boolean integer text
+"""
+_LINES: Final = [line.partition(":") for line in _TYPES.splitlines()]
+TYPES: Final = {name: types.split() for names, _, types in _LINES for name in names.split()}
+AT_FIRST: Final[dict[str, tuple[Any, ...]]] = {  # the row that a statement returns where nothing is there; others none
+    "add_up_changes": (0, 0), "due": (0, None, None), "due_schedules": (10**15, 10**15, None, []), "find_alerts": (0,),
+    "find_suspects": (False,), "find_unserved": (0, {}, None, None), "flush": (0, None, 0, 0, "", None),
+    "fold_tally": (0,), "forget_events": (None,), "forget_subscriptions": (None,), "free_put_off": (0, 0, None),
+    "queue_deliveries": (0, 0, None), "read_shared_settings": ([], [], [], [], [], None),
+    "read_site": (OWNER, "2026-01-01 00:00:00+00"), "rescan": (None, None), "rescue": (0, None, False, 0),
+}  # fmt: skip
+FITS: Final = {"boolean": bool, "bigint": int, "integer": int, "numeric": int | float, "float8": int | float}
 LOST: Final = ConnectionLostError()  # nobody knows whether the statement was carried out
 MOST: Final = 5000  # statements of a test: more are a loop that does not end
 BACK_S: Final = 1.0  # from the loss of the connection until it is up again
@@ -91,23 +90,16 @@ def refused(sqlstate: str = "53100") -> RefusedError:
     return RefusedError(Failure(sqlstate, "the server refuses it"))
 
 
-LOCKED: Final = refused(LOCK_TIMEOUT)  # another session keeps what the statement needs
-
-
 def cells(query: str, rows: list[tuple[Any, ...]]) -> list[Cells]:
     """Return rows as a server sends them, if the statement has such columns."""
-    types = STATEMENTS[query][0].replace(" with time zone", "").replace("double precision", "numeric").split()
-    return [tuple(_cell(value, type) for value, type in zip(row, types, strict=True)) for row in rows]
+    return [tuple(_cell(value, type) for value, type in zip(row, TYPES[query], strict=True)) for row in rows]
 
 
 def _cell(value: Any, type: str) -> bytes | None:
-    if value is None:
-        return None
-    fits = {"boolean": bool, "bigint": int, "integer": int, "numeric": int | float, "json": object, "jsonb": object}
-    assert isinstance(value, fits.get(type, str)), f"{value!r} is no {type}"
-    return {True: b"t", False: b"f"}[value] if type == "boolean" else (
-        json.dumps(value).encode() if type in ("json", "jsonb") else str(value).encode()
-    )  # fmt: skip
+    if type in ("json", "jsonb") and value is not None:
+        return json.dumps(value).encode()
+    assert value is None or isinstance(value, FITS.get(type, str)), f"{value!r} is no {type}"
+    return encode(value) if not isinstance(value, bool) else b"t" if value else b"f"
 
 
 class Hosts:
@@ -147,26 +139,17 @@ class Site:
         self.asked: list[Asked] = []
         self._next: dict[str, deque[Answer | After]] = defaultdict(deque)
         self.answers: dict[str, Callable[[dict[str, Any]], Answer | After]] = {}  # where none is next
-        self.counted: dict[Any, int] = {}
-        self.drains = 0
-        self._is_up = True
+        self.counted: dict[Any, int] = {}  # for drover metrics
+        self.drains, self._is_up = 0, True
         self._instants: list[float] = []
         self._task: Task[None] | None = None
         lease = Lease(core.config.scheduler)
         lease.restore([NEVER, None])
         connections = Connections(self.loop, core.config, "", core, QUERIES, "here.7", self, lambda: None)  # not opened
-        detached = DetachedJobs(core, lambda: self.loop.now, self.ask, self.hosts, "here.7")  # type: ignore[arg-type]
-        self.tasks = PeriodicTasks(
-            self.loop,
-            core.config.scheduler,
-            core,
-            lease,
-            self.ask,
-            connections,
-            self,
-            detached,
-            lambda process: False,  # type: ignore[arg-type]
-        )
+        hosts: Any = self.hosts
+        detached = DetachedJobs(core, lambda: self.loop.now, self.ask, hosts, "here.7")
+        shared: Any = self.loop, core.config.scheduler, core, lease, self.ask, connections, self, detached
+        self.tasks = PeriodicTasks(*shared, lambda process: False)
         self.tasks.all_due()
 
     # ---- what is told of the daemon, and what commands have it do
@@ -192,11 +175,11 @@ class Site:
     def ask(self, query: str, /, **values: Any) -> Steps[list[Cells]]:
         """Run a statement as Watch.ask does."""
         given = {"group": "default", "owner": OWNER, **values}
-        for name in QUERIES[query].names:
-            encode(given[name])  # which fails for what is no parameter
+        assert all(encode(given[name]) != [] for name in QUERIES[query].names)  # each is there and can be sent
         self.asked.append(Asked(self.now, query, values))
         assert len(self.asked) < MOST, "a loop that does not end"
-        following, usual = self._next[query], self.answers.get(query, lambda _: STATEMENTS[query][1])
+        first = [AT_FIRST[query]] if query in AT_FIRST else []
+        following, usual = self._next[query], self.answers.get(query, lambda _: first)
         answer = following.popleft() if following else usual(values)
         late, answer = answer if isinstance(answer, After) else (0.0, answer)
         yield Callback(lambda resume: self._at(late, partial(resume, None)))

@@ -1,4 +1,4 @@
-"""What hosts keep of detached jobs is removed and forgotten in the end, whatever a host or the database does meanwhile."""
+"""What hosts keep of detached jobs is removed and forgotten, though a host or a statement fails meanwhile."""
 
 from collections.abc import Callable
 from typing import Any
