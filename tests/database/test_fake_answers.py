@@ -12,15 +12,37 @@ from scheduler.drivers.statements import encode
 from tests.connection_tools import OWNER, QUERIES, take_group
 from tests.fakes import AT_FIRST, TYPES, cells
 
+OF_A_COMMAND: Final = (  # a test that gives one says what these answer
+    "pause_queues", "release_job", "set_filter", "set_host", "set_queue", "set_rate", "set_schedule", "set_type",
+    "unblock", "unknown_queues",
+)  # fmt: skip
 SHORT: Final = {b"timestamp with time zone": b"timestamptz", b"double precision": b"float8"}
 CHECK: Final = {"recovery": 1, "tries": 0, "most": 10, "text": "", "wait": 1.0, "after": 0, "came": 0}
 VALUES: Final[dict[str, dict[str, object]]] = {  # with which each statement is run, where it takes any
+    **{name: {"command": 1, "job": 2} for name in ("hold_job", "ice_job", "release_job", "retry_job")},
     "acknowledge": {"command": 1, "ok": True, "text": ""},
+    "add_queue": {"command": 1, "name": "default", "concurrency": 1},
     "add_up_changes": {"most": 10, "zones": 4},
     "adopt": {
         "live": [], "before": "2026-01-01 00:00:00+00", "types": ["a"], "guarded": [], "unread": 3, "schedinfo": "a.1"
     },
     "ask_tester": CHECK | {"type": "a", "args": "", "timeout": 1.0},
+    "begin_run": {"command": 1, "jobs": [2]},
+    "change_jobs": {"command": 1, "most": 10},
+    "may_step_down": {"command": 1, "name": None},
+    "move_job": {"job": 2, "queue": "default"},
+    "pause_queues": {"names": ["default"], "paused": False},
+    "remove_queue": {"command": 1, "name": "one"},
+    "run_schedule": {"command": 1, "name": "one"},
+    "set_filter": {"name": "one", "filter": "", "tree": None},
+    "set_host": dict.fromkeys(("enabled", "letters", "most", "priorities", "queues", "types", "urgent")) | {"name": "a"},
+    "set_priority": {"job": 2, "letters": "a"},
+    "set_queue": {"queue": "one", "concurrency": 1, "length": None, "priority": None},
+    "set_rate": {"name": "one", "rate": None},
+    "set_schedule": {"name": "one", "enabled": True},
+    "set_type": {"name": "a", "enabled": True},
+    "unblock": {"command": 1, "job": 2, "condition": None},
+    "unknown_queues": {"names": ["one"]},
     "begin_command": {"command": 1},
     "cancel_job": {"command": 1, "job": 2, "text": ""},
     "check_now": {"names": ["quota:"]},
@@ -70,7 +92,8 @@ def test_the_columns_of_every_faked_statement_are_those_of_the_real_one(real: pq
 
 def test_the_first_answer_of_every_faked_statement_is_that_of_an_empty_database(real: pq.abc.PGconn) -> None:
     faked = {name: cells(name, [AT_FIRST[name]] if name in AT_FIRST else []) for name in TYPES}
-    assert {name: shape(rows(real, name)) for name in TYPES} == {name: shape(rows) for name, rows in faked.items()}
+    answers = {name: shape(rows(real, name)) for name in TYPES if name not in OF_A_COMMAND}
+    assert answers == {name: shape(rows) for name, rows in faked.items() if name not in OF_A_COMMAND}
 
 
 def columns(real: pq.abc.PGconn, name: str) -> list[str]:
