@@ -35,7 +35,9 @@ VALUES: Final[dict[str, dict[str, object]]] = {  # with which each statement is 
     "remove_queue": {"command": 1, "name": "one"},
     "run_schedule": {"command": 1, "name": "one"},
     "set_filter": {"name": "one", "filter": "", "tree": None},
-    "set_host": dict.fromkeys(("enabled", "letters", "most", "priorities", "queues", "types", "urgent")) | {"name": "a"},
+    "set_host": {
+        "name": "a", **dict.fromkeys(("enabled", "letters", "most", "priorities", "queues", "types", "urgent")),
+    },
     "set_priority": {"job": 2, "letters": "a"},
     "set_queue": {"queue": "one", "concurrency": 1, "length": None, "priority": None},
     "set_rate": {"name": "one", "rate": None},

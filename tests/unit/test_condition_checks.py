@@ -45,7 +45,7 @@ class Blocked:
         now, has_answered = self.site.now, self.tester is not None and self.said[0] in ("done", "failed")
         left = max(0.0, self.next - now)
         if left and not has_answered:
-            return [(None,) * 11 + (left,)]
+            return [(None, None, None, None, None, "{}", False, None, None, None, False, left)]
         counts = self.tries, self.came, now - self.since
         return [(1, "licence", *counts, json.dumps(self.rules), self.jobs > 0, self.tester, *self.said, None, left)]
 

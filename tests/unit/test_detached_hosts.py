@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 
 from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Host
+from scheduler.policy.core import Core
 from tests.core_tools import make_core, saved, settle
 from tests.fakes import LOST, TROUBLES, After, Site, refused
 
@@ -126,16 +128,21 @@ def test_a_running_job_is_adopted_though_the_first_statement_fails(answer: Excep
     assert list(site.core.state.jobs) == [5]
 
 
-ENDS: dict[str, Callable[[Site], bool]] = {
-    "failed": lambda site: site.core.kill(5, "killed", site.now),
-    "cancelled": lambda site: site.core.cancel(5, "not needed", site.now),
-}
-
-
-@pytest.mark.parametrize("state", ENDS)
-def test_an_adopted_job_ends_at_once_if_no_slot_of_its_type_is_on_its_host(state: str) -> None:
-    site, _ = site_of()
+@pytest.mark.parametrize(
+    ("end", "state"),
+    [
+        (lambda core: core.kill(5, "killed", 1.0), "failed"),
+        (lambda core: core.cancel(5, "not needed", 1.0), "cancelled"),
+    ],
+)
+def test_an_adopted_job_is_ended_at_once_if_no_slot_of_its_type_is_on_its_host(
+    end: Callable[[Core], bool], state: str
+) -> None:
+    """Such as after a reload that names other hosts for the type; its command is ended by the release of its spool."""
+    hosts = {"alpha": Host(spool=SPOOL), "beta": Host(spool=SPOOL)}
+    site = Site(make_core({"long": attrs.evolve(KIND, hosts=("alpha",))}, hosts=hosts))
     site.answer("adopt", [adoption(5, host="beta")])
     site.run(1.0)
-    assert ENDS[state](site)
+    assert list(site.core.state.jobs) == [5]
+    assert end(site.core)
     assert [row.state for row in saved(settle(site.core, site.now))] == [state]
