@@ -94,6 +94,7 @@ def test_a_condition_on_which_a_job_was_blocked_since_it_was_read_is_not_forgott
     block(database, 1)
     read = check_is_due(watch, database)
     block(database, 1)
+    fetch(database, "update drover.jobqueue set jq_state = 'queued'")
     watch("forget_recovery", **read)
     assert fetch(database, "select recovery_came from drover.recovery") == [(2,)]
     watch("forget_recovery", **read | {"came": 2})
