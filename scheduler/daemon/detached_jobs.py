@@ -109,7 +109,7 @@ class DetachedJobs:
     def _forget_removed(self) -> Steps[dict[Place, list[Entry]]]:
         """Forget what hosts have removed; return what they keep though no row is for it.
 
-        A host is asked again what it keeps at all, unless it has removed that: this statement may fail, or the host.
+        A host is asked again what it keeps until it has removed that: this statement may fail, or the script there.
         """
         removed, self._removed = self._removed, []
         left, self._left = self._left, {}
