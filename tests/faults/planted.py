@@ -970,6 +970,17 @@ FAULTS: Final = (
         "self._beyond = dict.fromkeys(_NUMBERED, 0)",
         "unit/test_periodic_failures.py::test_a_pass_over_parents_goes_on_where_it_was_though_a_statement_fails",
     ),
+    _fault(
+        "refused_counts_hold_up_no_upgrade",
+        "scheduler/daemon/watch_connection.py",
+        """        yield from self.periodic.save_counts()
+        self._is_written_down = self._is_paused
+""",
+        """        self._is_written_down = self._is_paused
+        yield from self.periodic.save_counts()
+""",
+        "drivers/test_written_down.py::test_counts_that_the_database_refuses_hold_up_the_next_program",
+    ),
 )
 
 
