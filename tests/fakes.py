@@ -41,16 +41,12 @@ LOST: Final = ConnectionLostError()  # nobody knows whether the statement was ca
 Answer = list[tuple[Any, ...]] | Exception
 
 
-class After(NamedTuple):
-    """An answer that comes so many seconds late."""
-
+class After(NamedTuple):  # an answer that comes so many seconds late
     seconds: float
     answer: Answer
 
 
-class Asked(NamedTuple):
-    """A statement that was sent."""
-
+class Asked(NamedTuple):  # a statement that was sent
     at: float
     query: str
     values: dict[str, Any]
@@ -77,14 +73,13 @@ class Hosts:
     """The hosts of detached jobs: each keeps entries, and may be in trouble."""
 
     def __init__(self, at: Callable[[float, Callable[[], None]], None]) -> None:
-        self._at = at
-        self.keeps: dict[str, set[Entry]] = defaultdict(set)
+        self._at, self.keeps = at, defaultdict[str, set[Entry]](set)
         self.trouble: dict[str, str] = {}  # one of TROUBLES
         self.asked: list[tuple[str, set[Entry]]] = []
 
     def run(self, type: str, host: str, words: tuple[bytes, ...], done: host_scripts.Done) -> None:
         """Release the entries that the words name, and answer with what is left, as the script of a keeper does."""
-        entries, trouble = read_entries(b"\n".join(words[-1:0:-1])), self.trouble.get(host, "")
+        entries, trouble = read_entries(b"\n".join(words)), self.trouble.get(host, "")
         self.asked.append((host, entries))
         if trouble in ("", "is slow", "loses the answer"):
             self.keeps[host] -= entries
@@ -112,7 +107,7 @@ class Site:
         self._next: dict[str, deque[Answer | After]] = defaultdict(deque)
         self.answers: dict[str, Callable[[dict[str, Any]], Answer | After]] = {}  # where none is next
         self.counted: dict[Any, int] = {}  # for drover metrics
-        self.drains = 0
+        self.drains = self.step_downs = 0
         self._instants: list[float] = []
         self._task: Task[None] | None = None
         lease = Lease(core.config.scheduler)
@@ -120,7 +115,7 @@ class Site:
         us: Any = self
         connections = Connections(self.loop, core.config, "", core, QUERIES, "here.7", us, lambda: None)  # not opened
         detached = DetachedJobs(core, lambda: self.loop.now, self.ask, us.hosts, "here.7")
-        shared: Any = self.loop, core.config.scheduler, core, lease, self.ask, connections, self, detached
+        shared = self.loop, core.config.scheduler, core, lease, self.ask, connections, us, detached
         self.tasks = PeriodicTasks(*shared, lambda process: False)
         self._connected()
 
@@ -134,6 +129,10 @@ class Site:
     def drain(self) -> None:
         self.drains += 1
 
+    def step_down(self) -> bool:
+        self.step_downs += 1
+        return True
+
     def answer(self, query: str, *answers: Answer | After) -> None:
         """Answer a statement with these, one after the other, and then as before."""
         self._next[query] += answers
@@ -143,7 +142,7 @@ class Site:
         given = {"group": "default", "owner": OWNER, **values}
         assert all(encode(given[name]) != [] for name in QUERIES[query].names)  # each is there and can be sent
         self.asked.append(Asked(self.now, query, values))
-        assert len(self.asked) < 5000, "a loop that does not end"
+        assert len(self.asked) < 5000  # a loop that does not end
         usual = self.answers.get(query, lambda _: [AT_FIRST[query]] if query in AT_FIRST else [])
         answer = self._next[query].popleft() if self._next[query] else usual(values)
         late, answer = answer if isinstance(answer, After) else (0.0, answer)

@@ -207,6 +207,20 @@ def test_a_command_that_goes_on_after_a_late_answer_is_not_read_again_meanwhile(
     assert len(each.ended) == 2
 
 
+@pytest.mark.parametrize("answer", FAILURES)
+def test_a_daemon_steps_down_once_and_says_who_took_over(answer: Exception) -> None:
+    each = commands()
+    each.site.run(15.0)
+    each.site.answer("may_step_down", answer, [(None, "here.7")])
+    each.site.answers["may_step_down"] = lambda _: [("elsewhere", "here.7")]
+    each.give("step-down")
+    each.site.run(10.0)
+    assert (each.site.step_downs, each.ended) == (1, {})
+    each.site.answers["may_step_down"] = lambda _: [("past", "here.8")]
+    each.site.run(5.0)
+    assert list(each.ended.values()) == [(False, "served by here.8, for no other scheduler took the group over")]
+
+
 def test_a_command_about_a_job_that_another_was_about_is_read_anew_first() -> None:
     each = commands()
     each.site.run(15.0)

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from scheduler.daemon.periodic_tasks import DAY_S
-from scheduler.model.config import Scheduler
-from tests.core_tools import make_core
+from scheduler.model import events_and_effects as e
+from scheduler.model.config import Host, Scheduler
+from tests.core_tools import claim, make_core, ready
 from tests.fakes import LOST, Answer, Site, refused
 
 FAILURES = [refused(), refused("55P03"), LOST]
@@ -104,6 +105,33 @@ def test_deliveries_that_are_due_are_queued_though_the_statement_fails(
         "deliveries of events queued: 1",
     ]
     assert len(site.sent("queue_deliveries")) >= 3
+
+
+@pytest.mark.parametrize("answer", FAILURES)
+def test_a_host_that_went_down_is_shown_so_though_the_statement_fails(answer: Exception) -> None:
+    site = Site(make_core(hosts={"far": Host(transport="ssh", address="far")}))
+    site.run(5.0)
+    site.answer("show_hosts", answer)
+    site.core.handle(e.HostDown("far", "no route", 5.0), site.now)
+    site.run(3.0)
+    first, again = [each.at for each in site.sent("show_hosts") if b"no route" in each.values["rows"]]
+    assert again == pytest.approx(first + 1.0)
+
+
+@pytest.mark.parametrize("answer", FAILURES)
+def test_starts_of_a_queue_with_a_rate_limit_are_shown_though_the_statement_fails(answer: Exception) -> None:
+    """The daemon that serves the group next goes by them."""
+    site = site_of()
+    rate = {"interval": 600.0, "rate": 5}
+    queue = {"name": "default", "concurrency": None, "paused": False, "reserved": 0, "rate": rate}
+    site.answers["read_shared_settings"] = lambda _: [([queue], [], [{"type": "sha", "enabled": True}], [], [], None)]
+    site.run(5.0)
+    ready(site.core, claim(1), now=site.now)
+    site.answer("show_starts", answer)
+    site.run(100.0)
+    rows = [each.values["rows"] for each in site.sent("show_starts")]
+    assert len(rows) == 2
+    assert b'"queue":"default"' in rows[1]
 
 
 # ---- jobs that a rate limit of before put off
