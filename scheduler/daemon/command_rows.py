@@ -299,6 +299,7 @@ class Commands:
             if (yield from self.acknowledgements.close()):
                 self._read_in(LOOK_S)
         except RefusedError:
+            self._read_in(REFUSED_S)
             self._go_on()
 
     def _close_runs(self) -> Steps[bool]:
@@ -306,6 +307,7 @@ class Commands:
         try:
             self._context.settle((yield from self._ask("close_runs")))
         except RefusedError:
+            self._read_in(REFUSED_S)
             self._go_on()
             return False
         return True

@@ -64,10 +64,9 @@ class DetachedJobs:
         self._core, self._now, self._ask, self._scripts, self._schedinfo = core, now, ask, scripts, schedinfo
         self._site = ""
         self._busy: set[Place] = set()
-        self._asked: set[Place] = set()  # what they keep at all, since the group was taken over
+        self._asked: set[Place] = set()  # what they keep at all since the group was taken over, and that is dealt with
         self._removed: list[Entry] = []
         self._left: dict[Entry, Place] = {}  # entries that hosts keep, as they said
-        self._strays: dict[Place, list[Entry]] = defaultdict(list)  # of these those that no row is for
 
     def begin(self) -> None:
         """Forget what is known: the group was taken over."""
@@ -95,17 +94,7 @@ class DetachedJobs:
 
     def release(self) -> Steps[bool]:
         """Have hosts end and remove what no job is for; return whether something is left to do."""
-        removed, self._removed = self._removed, []
-        left, self._left = self._left, {}
-        if removed or left:
-            rows = yield from self._ask(
-                "forget_kept", pks=[pk for pk, _ in removed], attempts=[attempt for _, attempt in removed],
-                left_pks=[pk for pk, _ in left], left_attempts=[attempt for _, attempt in left],
-            )  # fmt: skip
-            for pk, attempt in rows:
-                entry = int(pk or 0), int(attempt or 0)
-                self._strays[left[entry]].append(entry)
-        wanted: dict[Place, list[Entry]] = defaultdict(list)
+        wanted = yield from self._forget_removed()
         for host, spool, pk, attempt in (yield from self._ask("read_kept")):
             wanted[text_of(host), text_of(spool)].append((int(pk or 0), int(attempt or 0)))
         config = self._core.config
@@ -113,12 +102,30 @@ class DetachedJobs:
             place = name, spool_of(config, name)
             if place not in self._asked:
                 wanted.setdefault(place, [])
-        for place, strays in self._strays.items():
-            wanted[place] += strays
-        self._strays.clear()
         for place, entries in wanted.items():
             self._send(place, entries, config)
         return bool(wanted)
+
+    def _forget_removed(self) -> Steps[dict[Place, list[Entry]]]:
+        """Forget what hosts have removed; return what they keep though no row is for it.
+
+        A host is asked again what it keeps until it has removed that: this statement may fail, or the script there.
+        """
+        removed, self._removed = self._removed, []
+        left, self._left = self._left, {}
+        strays: dict[Place, list[Entry]] = defaultdict(list)
+        if removed or left:
+            dealt_with = self._asked.intersection(left.values())
+            self._asked -= dealt_with
+            rows = yield from self._ask(
+                "forget_kept", pks=[pk for pk, _ in removed], attempts=[attempt for _, attempt in removed],
+                left_pks=[pk for pk, _ in left], left_attempts=[attempt for _, attempt in left],
+            )  # fmt: skip
+            for pk, attempt in rows:
+                entry = int(pk or 0), int(attempt or 0)
+                strays[left[entry]].append(entry)
+            self._asked |= dealt_with - set(strays)
+        return strays
 
     def _send(self, place: Place, entries: list[Entry], config: Config) -> None:
         name, spool = place
@@ -135,7 +142,8 @@ class DetachedJobs:
         if code not in (0, 1):
             log_line("debug", f"host {place[0]}: its spool could not be cleaned now")
             return
-        self._asked.add(place)
+        if code == 0:
+            self._asked.add(place)
         kept = read_entries(printed)
         self._removed += [entry for entry in entries if entry not in kept]
         self._left |= dict.fromkeys(kept - set(entries), place)

@@ -69,6 +69,7 @@ class PeriodicTasks:
         self._upkeep = Upkeep()
         self._recent_turn = 0.0  # seconds of the longest one between the last two shows of everything
         self._knows_conditions = False  # of those that the owner of the group before us left
+        self._cleared: set[str] = set()  # conditions that are over, which the database does not know yet
         self._began = loop.now
         rescan, go_on = partial(self.bring_forward, "rescan"), partial(self._due_in, "next command", 0.0)
         schedules_in = partial(self._due_in, "schedules")
@@ -208,8 +209,7 @@ class PeriodicTasks:
             self._core.know_start_conditions(text_of(name) for (name,) in rows)
             self._knows_conditions = True
             self._due_in("starts", 0.0)
-        if names := self._core.cleared_conditions():
-            yield from self._ask("check_now", names=names)
+        yield from self._check_cleared()
         if (seconds := (yield from check_next(self.context))) is not None:
             self._due_in("recovery", max(DUE_GAP_S, seconds))
 
@@ -220,9 +220,17 @@ class PeriodicTasks:
         self._due_in("starts", min(STARTS_S, self._timers.rescan))
         for each in self._core.start_failures(self._loop.now):
             yield from self._stop_jobs(each)
-        if names := self._core.cleared_conditions():
-            yield from self._ask("check_now", names=names)
+        if (yield from self._check_cleared()):
             self.bring_forward("recovery")
+
+    def _check_cleared(self) -> Steps[bool]:
+        """Have the conditions checked now that are over, and those whose statement failed; return whether some are."""
+        self._cleared.update(self._core.cleared_conditions())
+        if not self._cleared:
+            return False
+        yield from self._ask("check_now", names=sorted(self._cleared))
+        self._cleared.clear()
+        return True
 
     def _stop_jobs(self, each: StartFailure) -> Steps[None]:
         values = {"type": each.type, "host": each.host, "state": each.state, "text": each.text}

@@ -216,14 +216,18 @@ class Watch:
         if self._is_paused:
             if statement := self._lease_statement():
                 return self._lease_steps(statement)
-            has_more, self._is_written_down = not self._is_written_down, True
-            return self.periodic.save_counts() if has_more else None
+            return None if self._is_written_down else self._write_down()
         if self._is_opening and self.periodic.commands.is_caught_up:
             self._is_opening = False
             return self._open()
         if statement := self._lease_statement():
             return self._lease_steps(statement)
         return self.periodic.next_steps()
+
+    def _write_down(self) -> Steps[None]:
+        """Write down what is in memory only; what is refused is tried until the other program is late."""
+        yield from self.periodic.save_counts()
+        self._is_written_down = self._is_paused
 
     def _lease_statement(self) -> LeaseStatement | None:
         return None if self._renewal.is_busy else self.lease.step(self._loop.now)

@@ -122,6 +122,18 @@ def test_rescue_ends_jobs_being_killed_or_interrupted_too_often_f126(
     assert saved == [(*end, interruptions, 1, None, None, None)]
 
 
+@pytest.mark.parametrize(("attempt", "state"), [(1, "running"), (2, "queued")])
+def test_a_running_job_is_given_back_unless_a_host_keeps_this_attempt_of_it(
+    desk: Desk, database: str, attempt: int, state: str
+) -> None:
+    insert(database)
+    _claimed_by_other(database)
+    fetch(database, f"update drover.jobqueue set jq_state = 'running', jq_attempt = {attempt}")
+    fetch(database, "insert into drover.detached values (1, 1, 'default', 'far', '/spool')")
+    _rescue(desk)
+    assert states(database) == [state]
+
+
 def test_rescue_finds_notes_that_a_dead_owner_merged_f45_t69(desk: Desk, database: str) -> None:
     many(database, 3)
     take_group(database, OTHER)

@@ -160,3 +160,15 @@ def test_command_is_started_from_the_copy_with_its_arguments(family: Make, tmp_p
     one.spawn(0, "exec", argv=(os.fsencode(tool), b"word"), stdin=b"", job=1, attempt=1, program=told.program)
     assert one.end().code == 0
     assert one.captured[0, "out"] == b"old word\n"
+
+
+def test_a_start_from_a_copy_counts_as_use_of_the_copy(family: Make, agent: Path) -> None:
+    one = family(line=kind(agent))
+    one.processes.check_programs()
+    (told,) = [event for event in one.events if isinstance(event, ProgramFound)]
+    (copy,) = agent.parent.rglob(told.program)
+    os.utime(copy, (1.0, 1.0))
+    write(agent, "new")
+    one.spawn(program=told.program)
+    one.until(lambda: one.said[0])
+    assert (one.said[0], copy.stat().st_mtime > 1.0) == (b"old\n", True)

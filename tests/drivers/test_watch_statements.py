@@ -67,6 +67,40 @@ def test_a_row_that_may_start_when_it_is_too_late_fails(watch: Any, database: st
     assert fetch(database, "select count(*) from drover.claimable") == [(0,)]
 
 
+def block(database: str, jobs: int) -> None:
+    """Insert jobs and let them be blocked on a condition."""
+    fetch(database, f"insert into drover.jobqueue (jq_type) select 'a' from generate_series(1, {jobs})")
+    state = "jq_state = 'blocked', jq_endtext = 'blocked: tape'"
+    fetch(database, f"update drover.jobqueue set {state} where jq_state = 'queued'")
+
+
+def check_is_due(watch: Any, database: str) -> dict[str, Any]:
+    """Let the check of that condition be due; return what a daemon reads of it."""
+    fetch(database, "update drover.recovery set recovery_next = now()")
+    ((recovery, _, tries, came, *_),) = rows_of(watch("read_recovery"))
+    return {"recovery": recovery, "tries": tries, "came": came}
+
+
+def test_jobs_blocked_since_a_check_was_read_count_for_the_next_one(watch: Any, database: str) -> None:
+    block(database, 2)
+    read = check_is_due(watch, database)
+    block(database, 3)
+    check = {"most": 2, "is_limited": True, "is_new": False, "after": 1, "wait": 60.0}
+    assert rows_of(watch("release_blocked", **read, **check)) == [(b"2", b"t", None)]
+    assert fetch(database, "select recovery_tries, recovery_came from drover.recovery") == [(1, 3)]
+
+
+def test_a_condition_on_which_a_job_was_blocked_since_it_was_read_is_not_forgotten(watch: Any, database: str) -> None:
+    block(database, 1)
+    read = check_is_due(watch, database)
+    block(database, 1)
+    fetch(database, "update drover.jobqueue set jq_state = 'queued'")
+    watch("forget_recovery", **read)
+    assert fetch(database, "select recovery_came from drover.recovery") == [(2,)]
+    watch("forget_recovery", **read | {"came": 2})
+    assert fetch(database, "select recovery_came from drover.recovery") == []
+
+
 def test_commands_of_operators_are_read_first_and_those_of_others_in_turns(database_with_roles: str) -> None:
     fetch(database_with_roles, ACTIVE)
     for role, number in (("drover_frontend", 3), ("drover_frontend_sql", 2), ("drover_operator", 2)):

@@ -92,6 +92,15 @@ def test_row_that_says_claimed_starts_no_process_c41() -> None:
     assert effects(core, e.Spawn) == []
 
 
+def test_mark_that_replaces_one_not_yet_sent_keeps_where_the_job_is_kept_c41() -> None:
+    """Else nobody finds what its host keeps: the row says running, and not where."""
+    core = core_of()
+    turn(core, claim(1, "long"))
+    core.state.outbox.mark(r.MarkRow(1, 1, s.RUNNING, 0, pid=4711))  # such as the next one of its progress
+    (row,) = marked(core).rows
+    assert (row.pid, row.spool) == (4711, "/spool")
+
+
 def test_process_is_not_started_past_the_lease_c41() -> None:
     core = core_of()
     turn(core, claim(1, "long"))

@@ -96,3 +96,14 @@ def test_an_expression_that_got_into_the_table_wrong_has_a_reason_and_no_start()
     found = plan(Schedule("x", Times(cron="61 * * * *"), None), NOON, NOON)
     assert (found.starts, found.next, found.due) == ([], None, None)
     assert "wrong minute" in str(found.reason)
+
+
+def test_a_start_whose_jitter_is_not_over_was_not_missed() -> None:
+    """The daemon took the group over after its time, and before it is carried out."""
+    schedule = every(60, jitter=30 * MINUTE, name="x1", catch_up="none")
+    assert schedule.next is not None
+    due = plan(schedule, schedule.next - MINUTE, NOON).due or NOON
+    now = schedule.next + (due - schedule.next) / 2
+    waiting = plan(schedule, now, now)
+    assert (waiting.starts, waiting.is_late, waiting.due) == ([], False, due)
+    assert plan(schedule, due, now).starts == [schedule.next]
