@@ -146,7 +146,8 @@ def check_template(template: Sequence[str], names: Sequence[bytes] | None) -> st
 def fill_template(template: Sequence[str], jq_pk: int, item: Item, names: Sequence[bytes]) -> list[bytes]:
     """Return argv: `{id}` is the job, `{args}` the line, `{column}` one value; NULL is empty.
 
-    Raises AgentError for a NUL, which no argument can hold.
+    Raises AgentError for a NUL, which no argument can hold, and for a column that the job does not have: a reload may
+    have brought another command since the job was checked.
     """
     if (plain := _without_placeholders(tuple(template))) is not None:
         return list(plain)
@@ -157,7 +158,11 @@ def fill_template(template: Sequence[str], jq_pk: int, item: Item, names: Sequen
     def fill(found: re.Match[bytes]) -> bytes:
         return found[0][:1] if found[2] is None else values[(found[1] or b"") + found[2]]
 
-    argv = [_PLACEHOLDER.sub(fill, word.encode()) for word in template]
+    try:
+        argv = [_PLACEHOLDER.sub(fill, word.encode()) for word in template]
+    except KeyError as name:
+        lacking = name.args[0].decode()
+        raise AgentError(f"the command names {{{lacking}}}, and the job has no such column") from None
     if any(b"\0" in word for word in argv):
         raise AgentError("an argument would hold NUL, which no program can be given")
     return argv

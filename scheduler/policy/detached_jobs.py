@@ -43,12 +43,19 @@ def start_recorded(state: State, job: Job, now: float) -> None:
     for slot, spawn in list(state.attachments.beginning.items()):
         if slot.job is not job or slot.wanted is s.DIE or slot.state != s.ST_PREP:
             continue
-        if state.is_assigning and not slot.is_removed and slot.pool is job.pool:
+        if state.is_assigning and _may_still_begin(slot, job):
             del state.attachments.beginning[slot]
             _spawn(state, slot, spawn)
         else:
             completion.take_back(state, slot, "it was not begun in time", now)
             state.mark_dirty(slot.pool)
+
+
+def _may_still_begin(slot: Slot, job: Job) -> bool:
+    """Return whether a slot still takes a job that was assigned to it: type and host may be others by now."""
+    pool, host = slot.pool, slot.host
+    is_same = pool is job.pool and not slot.is_removed
+    return is_same and not pool.is_stopped and host.is_open and pool.queues.takes(job, host.name)
 
 
 def _spawn(state: State, slot: Slot, spawn: Spawn) -> None:

@@ -41,7 +41,9 @@ def ended_and_claimed(state: State, event: e.EndedAndClaimed, now: float) -> Non
         lapsed(state)
     else:
         state.claims.answered(request, event.found, event.reached, now)
-    if event.fenced and not state.outbox.resent:
+    if event.fenced and state.outbox.resent:
+        state.outbox.settle(event.fenced)  # they may have ended before the answer was lost, and their children wait
+    elif event.fenced:
         state.log_message("warning", f"rows that had another owner when they ended: {sorted(event.fenced)}")
     if event.found:
         state.deadlines.bring_forward(RECORD, now + RECORD_AFTER)
@@ -85,6 +87,8 @@ def saved(state: State, event: e.Saved, now: float) -> None:
         elif any(text is not None for text in texts):
             end_reading_alone(state)  # the row does not say so any more: let the next one be tried
     ended = [row for row in request.rows if row.outcome is not None]
+    if state.outbox.resent:  # likewise
+        state.outbox.settle([row.pk for row in ended if row.pk not in event.pks])
     if [row for row in ended if row.state == QUEUED and row.retry_in is None]:  # they may be claimed again at once
         state.claims.wake()
     if any(row.retry_in is not None for row in request.rows):

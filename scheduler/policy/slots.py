@@ -419,6 +419,7 @@ class Slots:
             serial = self.all[number].serial  # an answer that comes late for an older process is not ours
         slot = Slot(number, serial, pool, host, timeouts, self, now)
         self.all[number : number + 1] = [slot]
+        self.changed.add(slot)  # else the one that had its number is still shown
         pool.add_slot(slot)
 
     def clear(self) -> None:
@@ -453,6 +454,7 @@ class Slots:
     def remove(self, slot: Slot, why: str, now: float) -> None:
         """Start no process in a slot any more, and dismiss the one that it has."""
         slot.remove(now)
+        self.changed.add(slot)
         slot.pool.remove_slot(slot)
         if slot.state == s.ST_FREE:
             self.vacant.append(slot.number)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from scheduler.model.config import AgentType
 from scheduler.model.events_and_effects import Spawn
+from tests.sim import voices
 from tests.sim.broken import Broken
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Process:
         "is_liar",
         "item",
         "pid",
+        "pipe",
         "program",
         "queue",
         "ready",
@@ -111,6 +113,7 @@ class Process:
         self.is_born = False  # and the daemon knows it
         self.is_liar = False
         self.is_halfway = False  # through a line
+        self.pipe: bytes | None = None  # what it was sent and does not read
         self.begun_at = 0.0  # its item
         self.finished, self.took = 0, 0.0  # items, and the seconds of the last one
         self.has_failed = False  # the item in hand, it said
@@ -134,7 +137,28 @@ class Process:
         elif chance() < nature.crash_at_start:
             self._later(nature.startup * chance(), self.die, 1, None)
         elif chance() >= nature.mute:
+            words = voices.starting(self._rng) if self._talks else b""
+            if words:
+                self._later(0.0, self._speak, words, False)
+                self._later(0.0, self._finish_line)
             self._say(nature.startup * chance(), b"OK\n")
+
+    def _finish_line(self) -> None:
+        self.is_halfway = False
+
+    @property
+    def _talks(self) -> bool:
+        return self._daemon.sim.has("voices") and not self._daemon.sim.is_calm
+
+    @property
+    def sends_statements(self) -> bool:
+        """Return whether agents of its type may send DB: lines."""
+        return self._kind.db != "off"
+
+    def say_error(self, text: bytes) -> None:
+        """Print on stderr."""
+        if self.heard and self.alive:
+            self._daemon.heard_error(self, text)
 
     def is_of(self, name: str) -> bool:
         """Return whether this is an agent of this type."""
@@ -182,6 +206,8 @@ class Process:
         if nature.lapse and chance() < nature.lapse:
             pace += chance()
         if number in sim.database.rows[pk].poison or chance() < nature.crash:
+            if self._talks and self._kind.kind == "line" and (last := voices.dying(self._rng)):
+                self._later(pace, self._speak, last, False)
             self._later(pace, self.die, *((None, "SIGSEGV") if chance() < 0.5 else (3, None)))
         elif chance() < nature.deaf:
             return
@@ -198,11 +224,13 @@ class Process:
         self.spoils = verdict < nature.fail + nature.blocked
         self.has_failed = verdict < nature.fail
         if verdict < nature.fail:
-            words += b"FAIL cannot\n"
+            words += b"FAIL! never\n" if self._talks and chance() < 0.3 else b"FAIL cannot\n"
         elif self.spoils:
             words += b"BLOCKED tape away\n"
         if chance() < nature.counts:
             words += b"ItemsProcessed %d\n" % self._rng.randrange(4)
+        if self._talks:
+            words += voices.about_item(self, self._rng)
         if chance() < nature.endless:
             words += b"x" * 5000
         twice = chance() < nature.double
@@ -210,6 +238,8 @@ class Process:
         self._say(pace, words + (b"OK\nOK\n" if together else b"OK\n"))
         if twice and not together:
             self._later(pace, self._lie)
+        if self._talks and chance() < 0.2:
+            self._later(pace + chance(), self._speak, b"LOG idle\n", self.is_halfway)
         if chance() < nature.dies_after:
             self._later(pace, self.die, 0, None)
         if chance() < nature.unasked:
@@ -263,6 +293,11 @@ class Process:
         else:
             self._later(delay, self._speak, text, True)
 
+    def lie(self) -> None:
+        """Say OK to nothing."""
+        if self.alive and self.heard:
+            self._lie()
+
     def _lie(self) -> None:
         """Say OK to nothing, or to an item that is not done; from then on every OK is an item ahead."""
         self.is_liar = True
@@ -304,6 +339,6 @@ class Process:
 def read_item(line: bytes) -> tuple[int, int] | None:
     """Return (job, item) of a line; a one-parameter job has item 0. None if it is no line."""
     found = _ITEM.match(line)
-    if found is None or not line.endswith(b"\n") or line.count(b"\n") != 1:
+    if found is None or not line.endswith(b"\n") or (line.count(b"\n") != 1 and not line.startswith(b"exec:")):
         return None
     return (int(found[1]), 0) if found[1] else (int(found[2]), int(found[3]))

@@ -174,9 +174,14 @@ def by_seed(seed: int, config: Config) -> Config:
     return detached(seed, canaries(seed, start_policies(seed, config)))
 
 
+def has_quotas(seed: int) -> bool:
+    """Return whether this seed has quotas."""
+    return seed % EVERY_FIFTH == EVERY_FIFTH - 1
+
+
 def quotas(seed: int, steps: int = 0) -> list[dict[str, Any]]:
     """Return quotas for every fifth seed, others at another step, without dice: other seeds are as they were."""
-    if seed % EVERY_FIFTH != EVERY_FIFTH - 1:
+    if not has_quotas(seed):
         return []
     most = 1 + (seed // EVERY_FIFTH + steps) % 3
     nothing = dict.fromkeys(("tenant", "user", "queue", "host"))

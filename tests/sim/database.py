@@ -38,6 +38,7 @@ from scheduler.model.states import (
 from scheduler.policy.conditions import (
     AGENT,
     HOST,
+    Answer,
     Ask,
     Condition,
     Fail,
@@ -195,14 +196,21 @@ class Database:
         if first.next > now:
             return first.next - now
         elapsed = now - first.since
-        return Condition(first.name, self.policy, first.tries, first.came, elapsed, has_jobs=bool(first.jobs))
+        return Condition(
+            first.name, self.policy, first.tries, first.came, elapsed, has_jobs=bool(first.jobs), answer=first.answer
+        )
 
-    def check_condition(self, owner: str, seen: Condition, step: Step, now: float) -> tuple[int, list[int]]:
-        """Carry a step of a check out; return how many rows were moved, and the parents of those that failed."""
+    def check_condition(
+        self, owner: str, seen: Condition, step: Step, now: float, answer: Answer = Answer.CLEARED
+    ) -> tuple[int, list[int]]:
+        """Carry a step of a check out; return how many rows were moved, and the parents of those that failed.
+
+        A tester that is asked says `answer`, a while later.
+        """
         recovery = self.conditions[seen.name]
         if not self._serves(owner, now):
             return 0, []
-        recovery.looked = now
+        recovery.looked, recovery.answer = now, Answer.NOT_ASKED
         match step:
             case Forget():
                 if recovery.jobs:
@@ -225,8 +233,10 @@ class Database:
                 return len(rows), [row.pk for row in rows if row.edges]
             case Wait(tries, wait):
                 recovery.tries, recovery.next = tries, now + wait
-            case Ask():
-                raise Broken("blocked_jobs_are_listed", f"{seen.name} has no tester")
+            case Ask(timeout=timeout):
+                if not seen.policy.tester:
+                    raise Broken("blocked_jobs_are_listed", f"{seen.name} has no tester")
+                recovery.next, recovery.answer = now + timeout / 10, answer
         return 0, []
 
     def claimable(self, place: tuple[str, str, str], urgent: bool, now: float) -> Iterator[Row]:
@@ -306,7 +316,7 @@ class Database:
     def read(self, owner: str, rows: Iterable[tuple[int, int]]) -> dict[int, tuple[bytes, bytes]]:
         """Return what rows hold that are still this owner's."""
         ours = [row for pk, attempt in rows if (row := self.owned(owner, pk, attempt)) is not None]
-        return {row.pk: (row.args, json.dumps({"checkpoint": row.checkpoint}).encode()) for row in ours}
+        return {row.pk: (row.args, _more(row)) for row in ours}
 
     def claim(self, row: Row, want: ClaimRequest, owner: str, now: float, unread: bool = False) -> Claim:
         """Take a row in hand, at a new attempt."""
@@ -580,6 +590,12 @@ class Database:
 def _is_unsettled(edge: Edge) -> bool:
     waits = edge.child.state in (HELD, QUEUED, BLOCKED)
     return not edge.met and waits and bool(edge.skips or edge.parent.bits & edge.mask)
+
+
+def _more(row: Row) -> bytes:
+    """Return what query `read_claimed` gives of a row beside its parameter."""
+    variables = {} if row.variables is None else {"variables": row.variables}
+    return json.dumps({"checkpoint": row.checkpoint} | variables).encode()
 
 
 def _place(row: Row) -> tuple[str, float, int]:

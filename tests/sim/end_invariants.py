@@ -95,9 +95,15 @@ def query_ends_rightly(sim: "Sim", row: Row) -> None:
         broken("done_means_worked", f"job {row.pk}: {len(missing)} items not done, {len(row.item_failures)} failed")
     if row.failed > row.tolerate:
         broken("tolerance_holds", f"job {row.pk}: {row.failed} items failed, {row.tolerate} tolerated, and it is done")
-    exact = sim.natures[row.type].counts == 0 and not row.disruptions and not row.repeat
+    is_plain = not sim.has("voices")  # else agents say ItemsProcessed
+    exact = is_plain and sim.natures[row.type].counts == 0 and not row.disruptions and not row.repeat
     if exact and row.processed + row.failed != row.items:
         broken("counts_are_right", f"job {row.pk}: {row.processed} + {row.failed} of {row.items}")
+
+
+def every_wait_has_a_wake_up(late: object) -> None:
+    """What a rescan finds was found before, by an event or a deadline: no job or dependency waits for it."""
+    broken("every_wait_has_a_wake_up", f"only a rescan found {late}")
 
 
 def what_is_wanted_is_on_its_way(world: State, row: Row) -> None:

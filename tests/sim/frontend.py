@@ -8,7 +8,7 @@ from scheduler.model.config import AUTO
 from scheduler.model.events_and_effects import Drain, Replaced, Stop
 from scheduler.model.queue_requests import SUSPECT_AFTER
 from scheduler.model.states import CANCELLED, FAILED, HELD, QUEUED, ProgramEvent
-from tests.sim import configs, end_invariants
+from tests.sim import configs, end_invariants, mishaps, swarm
 from tests.sim.keepers import Attached
 from tests.sim.rows import Edge, Row
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MOST_OPEN: Final = 40  # rows in the queue before the front-end waits
 MOST_ITEMS: Final = 60
 LONG: Final = 150
+TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 FILTERS: Final[tuple[dict[str, Any], ...]] = (  # what a command may set
     {"types": ""}, {"types": "^[ls]"}, {"queues": ()}, {"queues": ("default", "light")}, {"priorities": ""},
     {"priorities": "^[a-n]"},
@@ -32,8 +33,16 @@ def act(sim: "Sim") -> None:
         return
     weights = {do: weight for do, weight in ACTS.items() if do not in sim.never}
     weights |= {do: 30.0 for do in ACTS if do.__name__ in sim.often}
+    if sim.has("locks"):
+        weights[lock_row] = 10.0
+    if sim.has("keepers") or sim.has("few queries"):
+        weights[command_job] = 15.0
+    if sim.has("lease"):
+        weights |= {usurp: 5.0, cut_watch: 5.0}
+    for feature, acts in mishaps.ACTS.items():
+        weights |= acts if sim.has(feature) else {}
     if configs.has_canaries(sim.seed):
-        weights[replace_program] = 8.0  # more seldom than trials end
+        weights[replace_program] = 16.0 if sim.features else 8.0  # more seldom than trials end
     if configs.has_detached(sim.seed):
         weights |= {kill_daemon: 5.0, stop_daemon: 2.0, cut_link: 5.0, usurp: 3.0, lose_detached: 5.0}
     (do,) = sim.rng.choices(list(weights), list(weights.values()))
@@ -121,6 +130,10 @@ def make_row(sim: "Sim") -> Row:
         row.state = HELD
     if chance(0.03):
         row.unstorable = True
+    if sim.has("variables") and chance(0.4):
+        row.variables = {"tape": rng.choice(("a", "b", None)), "traceparent": TRACE if chance(0.5) else "none"}
+    if sim.has("refusals") and chance(0.05):
+        row.unmarkable = True
     if chance(0.35):
         _make_query(sim, row)
     elif chance(0.03):
@@ -132,7 +145,7 @@ def _make_query(sim: "Sim", row: Row) -> None:
     rng, chance = sim.rng, sim.chance
     row.msq, row.args = True, b"select everything;"
     row.items = rng.choice((0, 1, 3, 10, MOST_ITEMS))
-    row.key = "n" if chance(0.5) else None
+    row.key = "n" if chance(0.1 if sim.has("few queries") else 0.5) else None
     row.runonpfile = "place" if chance(0.3) else None
     row.tolerate = rng.choice((0, 0, 1, 100))
     row.broken = chance(0.05)
@@ -149,7 +162,10 @@ def change_row(sim: "Sim") -> None:
         return
     row = sim.rng.choice(waiting)
     if row.state == HELD:
-        sim.database.move(row, sim.rng.choice((QUEUED, QUEUED, CANCELLED)), sim.now)
+        state = sim.rng.choice((QUEUED, QUEUED, CANCELLED))
+        row.bits = 2 if state == CANCELLED else 0
+        sim.database.move(row, state, sim.now)
+        sim.settle_later(row)
         sim.ring()
     else:
         row.bits = 2
@@ -177,8 +193,11 @@ def command_job(sim: "Sim") -> None:
 
 def lock_row(sim: "Sim") -> None:
     """Somebody holds a lock on a row for a while."""
-    if sim.database.hand:
-        row = sim.rng.choice(list(sim.database.hand.values()))
+    rows = list(sim.database.hand.values())
+    if sim.has("locks") and sim.chance(0.7):
+        rows = [row for row in sim.database.open.values() if row.above]
+    if rows:
+        row = sim.rng.choice(rows)
         sim.database.locked[row.pk] = sim.now + 10 * sim.rng.random()
 
 
@@ -191,6 +210,9 @@ def change_queue(sim: "Sim") -> None:
     queue["paused"] = sim.chance(0.2)
     queue["concurrency"] = sim.rng.choice((None, 1, 2, 5))
     queue["reserved"] = sim.rng.choice((0, 0, 1, 2))
+    if sim.has("rates"):
+        queue["rate"] = sim.rng.choice(swarm.RATES)
+        sim.memory.limits_set += 1
     sim.quotas = configs.quotas(sim.seed, sim.steps)
     sim.change()
 
@@ -220,7 +242,7 @@ def replace_program(sim: "Sim") -> None:
         if not sim.config.agents[name].canary:
             sim.daemon.tell(Replaced(name))
             return
-        if sim.chance(0.3):
+        if sim.chance(0.5 if sim.features else 0.3):
             _decide_on_program(sim, name)
             return
         sim.files[name] = max(0, sim.files[name] + sim.rng.choice((-1, 1, 1)))

@@ -8,21 +8,22 @@ about jobs.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
-from scheduler.model.states import DIE, ST_SPAWNED, ProgramState
+from scheduler.model.states import DIE, ST_RUNNING, ST_SPAWNED, ProgramState
 from scheduler.policy.core import Core
 from scheduler.policy.slots import Slot
-from tests.sim import end_invariants, invariants, start_invariants
+from tests.sim import end_invariants, invariants, mishaps, start_invariants, voices
 from tests.sim.agents import Process, read_item
 from tests.sim.broken import Broken
 from tests.sim.configs import has_canaries
 from tests.sim.keepers import Attached
 from tests.sim.queries import Cursor
 from tests.sim.rows import Row
+from tests.sim.shown import Shown
 from tests.sim.watch import Watch, filtered
 
 if TYPE_CHECKING:
@@ -41,6 +42,14 @@ class Flight:
     owner: str
     is_done: bool = False
     limits: dict[str, int | None] = field(default_factory=dict)  # of queues, as it was asked
+
+
+class Missing(NamedTuple):
+    """Connections of a kind that cannot be made: why, until when, and how many there are meanwhile."""
+
+    reason: str
+    until: float
+    up: int
 
 
 class Daemon:
@@ -63,7 +72,12 @@ class Daemon:
         self.is_queue_up = True
         self.flight: Flight | None = None
         self.watch = Watch(self)
+        if sim.features:
+            self.core.report_ends(sim.chance(0.5))
+            self.core.log_routine(sim.chance(0.5))
         self.written = end_invariants.Written()
+        self.shown = Shown()
+        self.missing: dict[str, Missing] = {}  # connections that cannot be made, by what needs them
         self._find_programs()
         self._acts: dict[type, Callable[[Any], None]] = {
             e.Spawn: self._spawn, e.Send: self._send, e.Kill: self._kill, e.ForceKill: self._force_kill,
@@ -71,7 +85,8 @@ class Daemon:
             e.FindNextDue: lambda c: self.watch.look_due(), e.Exit: lambda c: self._exit(), e.LogMessage: self._say,
             e.ReleaseGroup: lambda c: self._give_up(), e.RenewLease: lambda c: self.watch.lease.renew(self.sim.now),
             e.LetGo: self._let_go, e.FindDetached: lambda c: self.watch.find_detached_in(c.seconds),
-            e.Signal: self._signal, e.RunStatement: lambda c: None, e.Echo: lambda c: None, e.JobEnded: lambda c: None,
+            e.Signal: self._signal, e.RunStatement: self._run_statement, e.Echo: lambda c: None,
+            e.JobEnded: lambda c: None,
         }  # fmt: skip
 
     # ---- a turn
@@ -79,6 +94,7 @@ class Daemon:
     def tell(self, event: e.Event) -> None:
         """Hand an event to the core."""
         self.sim.note(event)
+        self.sim.reached(event)
         self.core.handle(event, self.sim.now)
 
     def later(self, delay: float, call: Callable[..., None], *args: object) -> None:
@@ -107,6 +123,7 @@ class Daemon:
         self._request()
         while self.core.has_work and self.is_alive:
             for effect in self.core.take_effects(self.sim.now):
+                self.sim.reached(effect)
                 self._acts[type(effect)](effect)
         self._request()
         if self.is_alive and not self.core.has_work and self.core.end_if_over() and self.core.has_work:
@@ -135,6 +152,8 @@ class Daemon:
     def _exit(self) -> None:
         self.sim.note("Exit")
         self._assert_nothing_left()
+        if self.sim.features:
+            self.watch.leave()
         self.sim.database.leave(self.owner)
         self.has_exited = True
         self.is_alive = False
@@ -173,6 +192,10 @@ class Daemon:
         if self.watch.is_serving and not (state.draining or state.stopping or state.is_held):
             self.sim.note("held")
             self.core.hold(self.sim.now)
+            if self.sim.features and self.sim.chance(0.3):  # the next program is no parent of our children
+                self.core.unfinished_query()
+                self.core.idle_slots()
+                self.core.give_back_unmovable(self.sim.now)
             self.later(HOLD_LOOK_S, self._take_over_if_quiet, self.sim.now + HOLD_S)
 
     def _take_over_if_quiet(self, until: float) -> None:
@@ -196,6 +219,9 @@ class Daemon:
         self.core.state.max_starts = before.state.max_starts
         invariants.handovers_are_whole(given, json.loads(json.dumps(self.core.document(now))))
         self.sim.note("taken over")
+        self.shown = Shown()
+        for kind, missing in self.missing.items():
+            self.tell(e.ConnectionsChanged(kind, "runner", missing.reason, missing.until - now, missing.up))  # type: ignore[arg-type]
         self.sim.takeovers += 1
         self.cursors.clear()
         self._reconnected()
@@ -221,6 +247,9 @@ class Daemon:
         kind = self.config.agents[spawn.type]
         start_invariants.respawns_are_limited(self.sim, slot)
         start_invariants.new_programs_have_one_slot(self.sim, spawn)
+        if (failed := mishaps.failed_start(self, spawn)) is not None:
+            self._sometimes_later(self._tried_again, slot, lambda: self.tell(failed))
+            return
         if self.sim.chance(self.sim.nature_of(spawn.type).stillborn):  # nothing begins: the item may go elsewhere
             told = e.NotCreated(spawn.slot, "no such program", code=127)
             self._sometimes_later(self._tried_again, slot, lambda: self.tell(told))
@@ -257,7 +286,7 @@ class Daemon:
     def _send(self, send: e.Send) -> None:
         process = self.processes.get(send.slot)
         slot = self.core.state.slots.all[send.slot]
-        if process is not None and process.heard:
+        if process is not None and process.heard and send.data != voices.ANSWER:
             self._give(process, slot, send.data)
 
     def _give(self, process: Process | Attached, slot: Any, data: bytes) -> None:
@@ -266,11 +295,16 @@ class Daemon:
                 self.sim.began(slot, line)
             start_invariants.old_programs_get_nothing(self.sim, process, slot)
             start_invariants.lines_ahead_are_of_fast_agents(self.sim, process, slot, data.count(b"\n"))
-        process.receive(data)
+        if not mishaps.is_clogged(self, process, data):
+            process.receive(data)
+
+    def _run_statement(self, run: e.RunStatement) -> None:
+        self.later(self.sim.query_delay(), self.tell, e.StatementAnswered(run.slot, run.serial, voices.ANSWER))
 
     def _kill(self, kill: e.Kill) -> None:
         if (process := self.processes.get(kill.slot)) is not None and process.is_born:
             process.hang_up()
+            mishaps.refuse_kill(self, kill.slot)
 
     def _force_kill(self, force: e.ForceKill) -> None:
         if (process := self.processes.get(force.slot)) is not None and process.is_born:
@@ -303,6 +337,11 @@ class Daemon:
             self.sim.disrupt(done[0])  # it was done, and nobody believes it
         if answer is not None:
             self._give(process, slot, answer)
+
+    def heard_error(self, process: Process, text: bytes) -> None:
+        """An agent has printed something on stderr."""
+        if self.processes.get(process.slot) is process:
+            self.core.agent_stderr(process.slot, text, self.sim.now)
 
     def captured(self, process: Process, stream: str, data: bytes) -> None:
         """An exec agent has printed something."""
@@ -340,7 +379,11 @@ class Daemon:
                 self.sim.disrupt(slot.job.pk)
         elif slot.state == ST_SPAWNED:
             stillborn.setdefault(slot.number, []).append(slot.born)
-        self._tried_again(slot, lambda: self.tell(e.Gone(process.slot, code, signal)))
+        end = mishaps.end_of(self, slot, code, signal)
+        is_interrupted = end.code is None and end.signal is None and slot.pool.is_exec and slot.state == ST_RUNNING
+        if slot.job is not None and is_interrupted:
+            self._lose_item(slot.number)
+        self._tried_again(slot, lambda: self.tell(end))
 
     def _tried_again(self, slot: Slot, tell: Callable[[], Any]) -> Any:
         """Tell the core something of a slot: an item that is not lost to a new program has a try that is none."""
@@ -399,6 +442,12 @@ class Daemon:
             self._lose_item(spawn.slot)
         self.later(0.1 * self.sim.rng.random(), self.tell, e.NotCreated(spawn.slot, "cut", lost=True))
 
+    def move_host(self, name: str) -> None:
+        """The name of a host leads elsewhere; it is reached there a while later."""
+        self.links[name] = False
+        self.tell(e.HostMoved(name, "elsewhere"))
+        self.later(5 * self.sim.rng.random(), self._link_up, name)
+
     def cut_link(self, name: str) -> None:
         """The way to a host is lost, with what runs there; it is back a while later."""
         for process in [process for process in self.processes.values() if process.host == name]:
@@ -428,6 +477,19 @@ class Daemon:
         if slot.job is not None and slot.item is not None and (lost := read_item(slot.item.line)) is not None:
             self.sim.disrupt(slot.job.pk)
             self.sim.losses[slot.job.pk, slot.job.attempt, lost[1]] += 1
+
+    # ---- connections that cannot be made
+
+    def lack_connections(self, kind: e.ConnectionKind, up: int, seconds: float) -> None:
+        """Some connections, or all of a kind, cannot be made for a while."""
+        missing = self.missing[kind] = Missing("too many clients", self.sim.now + seconds, up)
+        self.tell(e.ConnectionsChanged(kind, "runner", missing.reason, seconds, up))
+        self.later(seconds, self._have_connections, kind, missing)
+
+    def _have_connections(self, kind: e.ConnectionKind, missing: "Missing") -> None:
+        if self.missing.get(kind) is missing:
+            del self.missing[kind]
+            self.tell(e.ConnectionsChanged(kind, "runner", None))
 
     # ---- queries
 
@@ -548,6 +610,10 @@ class Daemon:
         """The old backend is gone; rows of ours that are not in memory are given back before anything is asked."""
         live = self.core.live_rows()
         self.sim.note(("compared", live))
+        strayed = [each for each in self.core.in_hand() if self.sim.database.owned(self.owner, *each) is None]
+        if strayed and self.sim.features:
+            self.tell(e.RowsLost(tuple(strayed)))
+            live = self.core.live_rows()
         before = {row.pk for row in self.sim.database.hand.values() if row.holder == self.owner}
         _, parents = self.sim.database.rescue(self.owner, live, 0.0, self.sim.now)
         invariants.begun_work_is_never_forgotten(self.sim, before - set(self.sim.database.hand))

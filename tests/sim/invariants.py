@@ -32,6 +32,7 @@ from scheduler.policy.query_progress import JobQuery
 from scheduler.policy.quotas import Quota
 from scheduler.policy.slots import Slot, timeouts_of
 from scheduler.policy.state import State
+from tests.sim import wait_invariants
 from tests.sim.broken import broken
 from tests.sim.rows import IN_HAND, STAFF, Row
 
@@ -56,6 +57,8 @@ class Memory:
         self.quotas: dict[tuple[Quota, str | None], int] = {}  # in hand of each, and submitter
         self.starts: dict[tuple[str, str, str], list[float]] = {}  # by owner, queue with a rate limit, and submitter
         self.ahead: dict[tuple[int, int, str], tuple[list[float], float]] = {}  # where the start of a job is noted
+        self.items: dict[tuple[object, ...], list[float]] = {}  # when items of types with a rate of them began
+        self.limits_set = 0  # how often a rate limit was set: what was started before is counted anew, or not at all
         self.limits: dict[str, int | None] = {}  # of queues, when what was claimed last was asked for
 
 
@@ -78,6 +81,7 @@ def check(sim: "Sim") -> None:
         last_connection_is_free_or_can_be(sim, world)
         idle_agents_have_connections(world)
         no_wake_up_is_lost(sim, world)
+        wait_invariants.check(world)
     blocked_jobs_are_listed(sim)
     jobs_return_with_their_host(sim)
     conditions_end(sim)
@@ -216,7 +220,7 @@ def has_future(world: State, job: Job) -> None:
         if world.suspect is job and job.pk in ledger.saves:
             return
         is_suspect = job.rules.rescued >= SUSPECT_AFTER and job.pk in job.pool.unread
-        may_try = world.is_assigning and job.pool.enabled and knows_site
+        may_try = world.is_assigning and job.pool.may_begin and knows_site
         if is_suspect and world.suspect is not job and (world.suspect or not may_try):
             return  # its turn comes
         if job.pk in ledger.reads or any((job.pk, job.attempt) in _rows_of(each) for each in sent):
@@ -227,7 +231,7 @@ def has_future(world: State, job: Job) -> None:
         sent = [getattr(each, "request", each) for each in (ledger.in_flight, *ledger.repeats, *ledger.locked)]
         pool = job.pool
         is_busy = pool.singles or pool.marking or any(slot.job is not None or slot.wanted is DIE for slot in pool.slots)
-        if job in pool.rescued and (is_busy or not world.is_assigning or not pool.enabled or not knows_site):
+        if job in pool.rescued and (is_busy or not world.is_assigning or not pool.may_begin or not knows_site):
             return  # its turn comes with the next room
         if job.pk in ledger.marks or any((job.pk, job.attempt) in _rows_of(each) for each in sent):
             return
@@ -413,10 +417,17 @@ def rows_say_where_they_run(sim: "Sim", world: State) -> None:
             continue
         if slot in world.begun_slots or job.pk in outbox.marks or job.pk in outbox.saves:
             continue
-        if slot in world.attachments.first_lines:  # it is attached, and has not said yet to which keeper
+        if (
+            slot.pid is None or slot in world.attachments.first_lines
+        ):  # it is attached, and has not said yet to which keeper
             continue
         row = sim.database.owned(daemon.owner, job.pk, job.attempt)
-        if row is not None and row.state == RUNNING and row.place_of_work != (slot.host.name, slot.pid):
+        if (
+            row is not None
+            and not row.unmarkable
+            and row.state == RUNNING
+            and row.place_of_work != (slot.host.name, slot.pid)
+        ):
             broken("rows_say_where_they_run", f"job {job.pk} is at {slot.where}, its row says {row.place_of_work}")
 
 
@@ -449,7 +460,8 @@ def idle_agents_have_connections(world: State) -> None:
     for pool in [pool for pool in world.pools.values() if pool.may_begin and (used < every or can_give)]:
         queries = [(job, job.query) for job in pool.query_jobs.values() if job.query is not None]
         begun = [job for job, query in queries if query.state is not QueryState.WAITING or query.fetched]
-        if any(not job.waiting and query.state in (QueryState.OPENING, QueryState.FETCHING) for job, query in queries):
+        coming = (QueryState.OPENING, QueryState.FETCHING, QueryState.KEEPING)
+        if any(not job.waiting and query.state in coming for job, query in queries):
             continue  # rows are about to come
         waiting = [job for job, query in queries if job.waits_for_connection and query.needs_bytes <= max(room, 0)]
         for job in [job for job in waiting if not job.waiting]:
@@ -529,6 +541,11 @@ def leases_are_single(sim: "Sim") -> None:
 
 def handovers_are_whole(given: dict[str, Any], again: dict[str, Any]) -> None:
     """A core that was made of a document would hand the same one over."""
+    for document in (given, again):
+        for each in document[
+            "types"
+        ].values():  # of a rate of items both have the tokens of now: see item_rates_are_kept
+            each.pop("tokens", None)
     for key, value in given.items():
         if again[key] == value:
             continue

@@ -173,11 +173,22 @@ class Attached:
         come = sim.spools.start if self._spawn.keeper.verb == "start" else sim.spools.adopt
         self._entry = entry = come(self._spawn, *self._key)
         entry.turn = max(entry.turn, self._turn)
+        if self.alive and sim.has("keepers") and not sim.is_calm and sim.chance(0.1):
+            self._end(kept="could not keep", why="no space left")
+            return
         if self.alive:
             entry.attached.append(self)
             if not entry.is_closed and self.heard:
-                self._daemon.captured_line(self, b"%d\n" % entry.pid)
+                self._say_pid(entry.pid)
             self.see()
+
+    def _say_pid(self, pid: int) -> None:
+        sim = self._daemon.sim
+        if not sim.has("keepers") or sim.chance(0.5):
+            self._daemon.captured_line(self, b"%d\n" % pid)
+            return
+        for part in sim.rng.choice(((b"welcome\n",), (b"%d" % (pid // 10), b"%d\n" % (pid % 10)), (b"1", b"\n"))):
+            self._daemon.captured_line(self, part)
 
     def see(self) -> None:
         """End as the command did, if it has."""

@@ -35,10 +35,15 @@ class Mutant(NamedTuple):
     caught_by: tuple[str, ...]
     patches: tuple[Patch, ...]
     often: tuple[str, ...] = ()  # acts of the front-end that bring it out
+    is_of_swarm: bool = False  # worlds of the swarm are tried
 
 
 def _one(name: str, caught_by: str, module: str, old: str, new: str, *often: str) -> Mutant:
     return Mutant(name, tuple(caught_by.split()), (Patch(module, old, new),), often)
+
+
+def _swarm(name: str, caught_by: str, module: str, old: str, new: str) -> Mutant:
+    return Mutant(name, tuple(caught_by.split()), (Patch(module, old, new),), is_of_swarm=True)
 
 
 _POLICY: Final = "scheduler.policy."
@@ -230,6 +235,37 @@ MUTANTS: Final = (
          "                    detached_jobs.attach(state, pool, now)", "                    pass"),
     _one("reservation_is_not_kept", "claims_leave_what_is_reserved", _POLICY + "claims",
          "        if not others:\n", "        if True:\n", "change_queue"),
+    _swarm("slot_with_an_old_number_is_not_shown", "status_is_true", _POLICY + "slots",
+           "        self.changed.add(slot)  # else the one that had its number is still shown\n", ""),
+    _swarm("host_that_came_up_is_not_shown", "status_is_true", _POLICY + "processes",
+           "    state.show_hosts(host)\n", ""),
+    _swarm("children_of_ended_jobs_are_forgotten", "every_wait_has_a_wake_up everything_ends",
+           _POLICY + "queue_answers",
+           "    if event.parents:\n        state.outbox.settle(event.parents)\n    request = state.outbox.answered()\n"
+           "    if request is None:\n        return\n    assert isinstance(request, r.EndAndClaim)\n",
+           "    request = state.outbox.answered()\n    if request is None:\n        return\n"
+           "    assert isinstance(request, r.EndAndClaim)\n"),
+    _swarm("item_costs_half_a_token", "item_rates_are_kept", _POLICY + "item_rate",
+           "        self._tokens -= 1.0\n", "        self._tokens -= 0.5\n"),
+    _swarm("nothing_wakes_who_waits_for_a_token", "types_wait_for_what_is_so", _POLICY + "state",
+           "        if not pool.look_for_token(now):\n"
+           "            self.deadlines.bring_forward(ITEM_RATES, pool.bucket.next_at())\n",
+           "        pool.look_for_token(now)\n"),
+    _swarm("place_is_kept_for_who_has_begun", "hosts_wait_for_what_is_so", _POLICY + "dispatch",
+           "        if host.yields_to is pool:\n            host.yield_to(None)\n", ""),
+    _swarm("ended_job_is_still_about_to_start", "admitted_jobs_are_counted_once", _POLICY + "rates",
+           "        elif window is not None:\n            window.left()\n", ""),
+    _swarm("begun_job_counts_for_ever", "admitted_jobs_are_counted_once rates_are_kept", _POLICY + "rates",
+           "        if pk in self._begun:\n            self._begun.remove(pk)\n        elif window",
+           "        if window"),
+    _swarm("start_before_its_time", "starts_are_made_once", _POLICY + "schedules",
+           "while at is not None and _due(schedule, at) <= now and",
+           "while at is not None and _due(schedule, at) <= now + timedelta(seconds=60) and"),
+    _swarm("starts_are_made_again", "starts_are_made_once", _POLICY + "schedules",
+           "    return Plan(starts, is_late, at, due,", "    return Plan(starts, is_late, (starts or [at])[-1], due,"),
+    _swarm("lease_is_taken_by_who_leaves", "who_leaves_takes_no_lease", "scheduler.model.states",
+           '    "LEAVING": {OTHERWISE: IGNORE},\n}  # fmt: skip\nLEASE',
+           '    "LEAVING": {"CONNECTED": "UNREGISTERED", OTHERWISE: IGNORE},\n}  # fmt: skip\nLEASE'),
 )  # fmt: skip
 
 
@@ -273,10 +309,13 @@ class Finder(importlib.abc.MetaPathFinder):
 def hunt(mutant: Mutant) -> str:
     """Run seeds with the fault; return the name of what broke first and the seed, or nothing."""
     sys.meta_path.insert(0, Finder(mutant))
-    world = importlib.import_module("tests.sim.world")
+    world, swarm = importlib.import_module("tests.sim.world"), importlib.import_module("tests.sim.swarm")
     for seed in (tomllib.loads(FIRST.read_text()).get(mutant.name, 0), *range(SEEDS)):
         try:
-            world.Sim(seed, mutant.often).run(STEPS)
+            if mutant.is_of_swarm:
+                swarm.world(seed).run(swarm.STEPS)
+            else:
+                world.Sim(seed, mutant.often).run(STEPS)
         except Exception as error:  # noqa: BLE001  (whatever the fault leads to)
             print(f"seed {seed}: {error}", file=sys.stderr)
             return f"{getattr(error, 'name', None) or type(error).__name__} {seed}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from scheduler.model.events_and_effects import Fetched, Kept, NotExpanded, Opened
 from scheduler.model.protocol import Row
+from tests.sim import mishaps
 from tests.sim.broken import Broken
 from tests.sim.rows import Row as JobRow
 
@@ -37,28 +38,40 @@ class Cursor:
         """The query has run, or has not."""
         if self._row.broken:
             return NotExpanded(self.job, "syntax error at or near everything")
+        if (missing := self._sim.daemon.missing.get("queries")) is not None and missing.up < len(
+            self._sim.daemon.cursors
+        ):
+            return NotExpanded(self.job, missing.reason, retry_in=missing.until - self._sim.now)
         if self._sim.query_is_lost():
-            return NotExpanded(self.job, "the connection was lost", again=True)
+            return self._lost()
         self._is_open = True
-        return Opened(self.job, (b"pk", b"n", b"place"), len(self._numbers))
+        return Opened(self.job, mishaps.names_of(self._row), len(self._numbers))
 
     def fetched(self, count: int) -> Fetched | NotExpanded:
         """Some more rows."""
         if not self._is_open:
             raise Broken("cursors_match_expanding", f"job {self.job}: a fetch before the cursor is open")
         if self._position >= self._kept and self._sim.query_is_lost():
-            return NotExpanded(self.job, "the connection was lost", again=True)
+            return self._lost()
         if self._position < self._kept:
             count = min(count, self._kept - self._position)  # from the file
         numbers = self._numbers[self._position : self._position + count]
         self._position += len(numbers)
         rows: list[Row] = [(b"%d" % self.job, b"%05d" % number, self._sim.place_of(number)) for number in numbers]
+        rows = mishaps.made_odd(self._row, rows)
         return Fetched(self.job, rows, self._position < len(self._numbers))
 
+    def _lost(self) -> NotExpanded:
+        """Say that the connection is lost; where the server says why, that is an interruption."""
+        is_told = self._sim.has("refusals") and self._sim.chance(0.5)
+        return NotExpanded(self.job, "the connection was lost", again=True, interrupted=is_told)
+
     def kept(self, count: int) -> Kept | NotExpanded:
-        """Some more rows into the file, which always has room."""
+        """Some more rows into the file, which has room unless its disk is full."""
+        if self._sim.has("refusals") and not self._sim.is_calm and self._sim.chance(0.2):
+            return Kept(self.job, 0, 0, max(self._kept, self._position) < len(self._numbers), "no space left")
         if self._sim.query_is_lost():
-            return NotExpanded(self.job, "the connection was lost", again=True)
+            return self._lost()
         begin = max(self._kept, self._position)
         self._kept = min(begin + count, len(self._numbers))
         size = sum(len(b"%d %05d" % (self.job, number)) + 16 for number in self._numbers[begin : self._kept])

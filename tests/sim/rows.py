@@ -1,10 +1,12 @@
 """Rows of the fake queue (database.py): those of drover.jobqueue, jobdepends, recovery and detached."""
 
+import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from scheduler.model.queue_requests import PLAIN, SUSPECT_AFTER, Rules
 from scheduler.model.states import CLAIMED, QUEUED, RUNNING
+from scheduler.policy.conditions import Answer
 
 STAFF: Final = ("anna", "bert")  # members of the role of that name
 
@@ -78,6 +80,10 @@ class Row:
     broken: bool = False  # its SQL
     poison: frozenset[int] = frozenset()  # items every agent dies of
     unstorable: bool = False  # the database refuses its result
+    odd: str = ""  # what of its query no agent can be given (mishaps.py)
+    variables: dict[str, str | None] | None = None
+    unmarkable: bool = False  # the database refuses that it says running
+    was_stolen: bool = False  # an update by hand put it back in the queue while it was in hand
     unreadable: bool = False  # the database cannot give what it holds: a claim that tries fails
     done: dict[int, int] = field(default_factory=dict)  # item -> how often an agent has done it
     disruptions: int = 0  # times work in hand was lost, killed or rescued
@@ -129,6 +135,8 @@ class Row:
 
     def rules(self, unread: bool) -> Rules:
         """Return what query `end_and_claim` gives as `more`."""
+        if self.variables is not None:
+            return self.details(unread)
         if not (self.msq or self.timeout is not None or self.retries or self.failures or self.rescued or unread):
             return PLAIN if self.line is None else Rules(submitter=self.submitter)
         return self.details(unread)
@@ -141,6 +149,8 @@ class Row:
             timeout=self.timeout, retries=self.retries, failures=self.failures, rescued=self.rescued,
             itemsfailed=self.failed, itemsprocessed=self.processed if self.msq else 0,
             interruptions=self.interruptions, max_interruptions=self.max_interruptions,
+            variables=None if self.is_suspect(unread) else self.variables,
+            variables_json="" if self.variables is None else json.dumps(self.variables),
             unread=self.is_suspect(unread), checkpoint=None if self.is_suspect(unread) else self.checkpoint,
         )  # fmt: skip
 
@@ -154,6 +164,7 @@ class Recovery:
     next: float
     tries: int = 0
     came: int = 0
+    answer: Answer = Answer.NOT_ASKED  # of its tester, at the next check
     looked: float = 0.0  # when it was checked last, or a job came
     jobs: dict[int, tuple[str, float, int]] = field(default_factory=dict)
 

@@ -10,6 +10,7 @@ from scheduler.model.states import KEEP, RUNNING
 from scheduler.policy.job import TRIED_ALONE, Job
 from scheduler.policy.prefetch_window import LOOK_S, SLOW_S
 from scheduler.policy.slots import Slot
+from tests.sim import wait_invariants
 from tests.sim.broken import broken
 from tests.sim.rows import Row
 
@@ -32,6 +33,7 @@ def work_begins_rightly(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
     row = sim.database.rows[job.pk]
     only_under_the_lease(sim, job)
     work_begins_where_it_is_configured(sim, slot, job)
+    wait_invariants.item_rates_are_kept(sim, slot)
     rescued_rows_are_marked(sim, row, job)
     suspects_are_tried_alone(sim, row, job)
     if job.query is None:
@@ -54,8 +56,8 @@ def rates_are_kept(sim: "Sim", slot: Slot, job: Job) -> None:
         return
     limit, row = rates.limit, sim.database.rows[job.pk]
     given_at = slot.assigned_at if job is slot.job else sim.now
-    for most, value in ((limit.rate, ""), (limit.each, "=" + row.submitter)):
-        starts = sim.memory.starts.setdefault((sim.daemon.owner, job.queue, value), [])
+    for most, value in ((limit.rate, ""), (limit.each, f"={_attribute(row, limit.by)}")):
+        starts = sim.memory.starts.setdefault((f"{sim.daemon.owner} {sim.memory.limits_set}", job.queue, value), [])
         starts.append(given_at)
         sim.memory.ahead[job.pk, job.attempt, value] = starts, given_at
         starts.sort()
@@ -64,10 +66,16 @@ def rates_are_kept(sim: "Sim", slot: Slot, job: Job) -> None:
             broken("rates_are_kept", f"queue {job.queue} {value}: more than {most} starts from {found[0]}")
 
 
+def _attribute(row: Row, name: str) -> str:
+    """Return the value of a row that a rate limit is by."""
+    own = {"submitter": row.submitter, "host": row.host, "type": row.type, "": row.submitter}
+    return own[name] if name in own else (row.variables or {}).get(name.removeprefix("data.")) or ""
+
+
 def never_started(sim: "Sim", job: Job) -> None:
     """Count no start of a job whose line was sent ahead to an agent that died before it came to it."""
-    for value in ("", "=" + sim.database.rows[job.pk].submitter):
-        starts, at = sim.memory.ahead.pop((job.pk, job.attempt, value), ([], 0.0))
+    for key in [key for key in sim.memory.ahead if key[:2] == (job.pk, job.attempt)]:
+        starts, at = sim.memory.ahead.pop(key)
         if at in starts:
             starts.remove(at)
 
@@ -146,6 +154,8 @@ def only_under_the_lease(sim: "Sim", job: Job) -> None:
 
 def rescued_rows_are_marked(sim: "Sim", row: Row, job: Job) -> None:
     """A row that begins is ours at this attempt, and running already if it was rescued before."""
+    if row.was_stolen:
+        return  # from whom, the daemon does not know yet
     if row.holder != sim.daemon.owner or row.attempt_in_hand != job.attempt:
         broken("rescued_rows_are_marked", f"job {job.pk} begins at attempt {job.attempt}; it is {row.holder}'s")
     if row.rescued and row.state != RUNNING:

@@ -4,7 +4,8 @@ It does what daemon/watch_connection.py and daemon/periodic_tasks.py do, each st
 database, whose answer comes a little later. It decides nothing about jobs.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -12,11 +13,12 @@ import attrs
 from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import Config
+from scheduler.model.counters import FOUND_LATE
 from scheduler.model.host_filters import FILTERS
 from scheduler.model.states import NEVER, LeaseState
-from scheduler.policy.conditions import Condition
+from scheduler.policy.conditions import Answer, Condition
 from scheduler.policy.group_lease import Lease, LeaseStatement, Owner
-from tests.sim import invariants
+from tests.sim import end_invariants, invariants
 from tests.sim.configs import has_detached
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 STARTS_S: Final = 5.0  # between two looks for jobs that cannot start
 AGAIN_S: Final = 15.0  # until a host is asked again to release what it keeps
 SITE: Final = "site"
+MOMENT_S: Final = 2.0  # in which what a rescan made due is found
 OWN_AGE: Final = 10.0  # a row of ours that is this old and not in memory was lost on its way
 
 
@@ -41,12 +44,15 @@ class Watch:
         self._daemon, self._sim = daemon, daemon.sim
         self.lease = Lease(daemon.config.scheduler)
         self.is_up = True
+        self._recovers = True  # the next rescan is the first one after a loss, which is made to find what was missed
         self.sees_since = daemon.sim.now  # that it serves, and is up
         self.losses = 0
         self.woken_in_flight = 0  # wake-ups on their way
         self.due_at = self.rescan_at = self.check_at = self.starts_at = self.find_at = NEVER
         self.removed: list[tuple[int, int]] = []  # what hosts have released, and the database does not know yet
         self.lease.connected(daemon.sim.now)
+        if daemon.sim.has("lease"):
+            daemon.later(0.1, self.poke)
 
     @property
     def is_serving(self) -> bool:
@@ -71,7 +77,7 @@ class Watch:
 
     def come_back(self) -> None:
         """The connection is up again."""
-        self.is_up = True
+        self.is_up = self._recovers = True
         self.sees_since = self._sim.now
         self.lease.connected(self._sim.now)
         if self._daemon.is_alive:
@@ -79,10 +85,53 @@ class Watch:
 
     def take_over(self) -> None:
         """Go on for a core that was made of another's document."""
+        self._recovers = True
+        if self._sim.features and self.lease.state is LeaseState.SERVING:
+            given = json.loads(json.dumps(self.lease.snapshot()))
+            self.lease = Lease(self._daemon.config.scheduler)
+            self.losses += 1
+            self.lease.restore(given)
+            self.lease.connected(self._sim.now)
         self.look_around()
         self._daemon.core.know_start_conditions(self._sim.database.start_conditions())
         self.starts_at = self._sim.now
         self._daemon.tell(e.Serve(self.lease.until))
+
+    def poke(self) -> None:
+        """The lease hears of something: from another daemon, an operator or the core; or the connection is lost."""
+        sim, now, lease = self._sim, self._sim.now, self.lease
+        if sim.is_calm:
+            return
+        self._daemon.later(0.3 * sim.rng.random(), self.poke)
+        match sim.rng.randrange(8):
+            case 0 | 1:
+                lease.owner_changed(now)
+            case 2 | 3:
+                lease.renew(now)
+            case 4 if lease.state is not LeaseState.SERVING:
+                lease.step_down(now)
+            case 5 if self.is_up and sim.chance(0.5):
+                sim.cut_watch(sim.rng.random())
+            case 6 if sim.chance(0.1):
+                self._daemon.tell(e.Stop())
+            case _:
+                pass
+
+    def leave(self) -> None:
+        """The daemon ends; what comes after that changes nothing any more."""
+        lease, now = self.lease, self._sim.now
+        lease.leave()
+        calls: list[Callable[[], None]] = [
+            lambda: lease.connected(now), lease.disconnected, lambda: lease.registered(now), lambda: lease.rescued(now),
+            lambda: lease.looked(Owner(None, True, False), now), lambda: lease.taken("now", now),
+            lambda: lease.taken(None, now), lambda: lease.renewed(True, now), lambda: lease.renewed(False, now),
+            lambda: lease.refused(now), lambda: lease.step_down(now), lambda: lease.renew(now),
+            lambda: lease.owner_changed(now), lease.leave,
+        ]  # fmt: skip
+        self._sim.rng.choice(calls)()
+        self._sim.rng.choice(calls)()
+        if lease.state is not LeaseState.LEAVING:
+            end_invariants.broken("who_leaves_takes_no_lease", f"the lease is {lease.state} after its daemon has left")
 
     def woken(self) -> None:
         """Somebody rings."""
@@ -182,7 +231,9 @@ class Watch:
             return
         step = self._daemon.core.next_step(seen)
         self._sim.note((seen, step))
-        moved, parents = self._sim.database.check_condition(self._daemon.owner, seen, step, now)
+        is_asked = seen.policy.tester and not self._sim.is_calm
+        answer = self._sim.rng.choice(list(Answer)[1:]) if is_asked else Answer.CLEARED
+        moved, parents = self._sim.database.check_condition(self._daemon.owner, seen, step, now, answer)
         self._daemon.core.settle(parents)
         self.check_at = now + 0.2
         if moved:
@@ -204,15 +255,31 @@ class Watch:
 
     def _rescan(self, now: float) -> None:
         self.rescan_at = now + self._daemon.config.scheduler.rescan
+        recovers, self._recovers = self._recovers, False
+        if self._sim.features and self._sim.is_calm and not recovers:
+            return  # the end of each world is to come without the safety net
         self.find_at = now if has_detached(self._sim.seed) else NEVER
-        self._daemon.core.settle(self._sim.database.unsettled())
+        is_counted = bool(self._sim.features) and not recovers
+        if is_counted:
+            self._daemon.core.settle_late(self._sim.database.unsettled())
+            self._daemon.later(MOMENT_S, self._count_late, self._daemon.owner, self.losses, now)
+        else:
+            self._daemon.core.settle(self._sim.database.unsettled())
         self.look_due()
         count, parents = self._sim.database.rescue(self._daemon.owner, self._daemon.core.live_rows(), OWN_AGE, now)
         if count:
             self._sim.note(f"rescan gave back {count}")
         self._daemon.core.settle(parents)
-        self._daemon.tell(e.Woken())
+        self._daemon.tell(e.Woken(by_rescan=is_counted))
         self.look_around()
+
+    def _count_late(self, owner: str, losses: int, until: float) -> None:
+        """Count what the last rescan alone has found; after a loss of the connection it may have found much."""
+        core = self._daemon.core
+        core.found_late({"tables": 0}, until + MOMENT_S)
+        late = {key: count for key, count in core.report.take_counted().items() if key[0] == FOUND_LATE}
+        if late and (owner, losses) == (self._daemon.owner, self.losses):
+            end_invariants.every_wait_has_a_wake_up(late)
 
     def _lease_effect(self, statement: LeaseStatement, owner: str, live: list[int], losses: int) -> None:
         database, now, lease = self._sim.database, self._sim.now, self._daemon.config.scheduler.lease
@@ -221,6 +288,8 @@ class Watch:
             case LeaseStatement.LOOK:
                 uuid = database.group_owner
                 result = Owner(uuid, database.lease_until <= now, self._sim.is_known_dead(uuid), database.taken)
+            case LeaseStatement.TAKE if self._sim.has("lease") and self._sim.chance(0.2):
+                pass  # another daemon was faster, and is gone again
             case LeaseStatement.TAKE:
                 dead = self.lease.owner.uuid if self.lease.owner.is_dead else None
                 result = database.take_lease(owner, dead, self.lease.has_waited_a_lease, lease, now)
@@ -231,7 +300,16 @@ class Watch:
             case LeaseStatement.LEAVE:
                 database.leave(owner)
                 result = False
-        self._daemon.later(self._sim.watch_delay(), self._lease_answer, statement, result, losses)
+        is_odd = (self._sim.has("refusals") or self._sim.has("lease")) and not self._sim.is_calm
+        is_refused = is_odd and self._sim.chance(0.1)
+        answer = self._lease_refused if is_refused else self._lease_answer
+        self._daemon.later(self._sim.watch_delay(), answer, statement, result, losses)
+
+    def _lease_refused(self, statement: LeaseStatement, _: Any, losses: int) -> None:
+        """The statement was carried out, and a time-out of the database came before its answer."""
+        if losses == self.losses:
+            self._sim.note(f"{statement.value} refused")
+            self.lease.refused(self._sim.now)
 
     def _lease_answer(self, statement: LeaseStatement, result: Any, losses: int) -> None:
         if losses != self.losses:
@@ -261,6 +339,7 @@ class Watch:
         self.look_around()
         self.sees_since = self._sim.now
         self._daemon.core.know_start_conditions(self._sim.database.start_conditions())
+        self._recovers = True
         self.due_at = self.check_at = self._sim.now
         self.rescan_at = self._sim.now + self._daemon.config.scheduler.rescan
 

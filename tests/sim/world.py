@@ -18,12 +18,13 @@ from scheduler.model.config import Config, Host
 from scheduler.model.host_filters import FILTERS
 from scheduler.model.queue_requests import ClaimRequest
 from scheduler.policy.slots import Slot
-from tests.sim import configs, end_invariants, frontend, invariants, start_invariants
+from tests.sim import configs, end_invariants, frontend, invariants, shown, start_invariants, swarm, wait_invariants
 from tests.sim.agents import CALM, CHARACTERS, WORSE, Character, read_item
 from tests.sim.broken import Broken
 from tests.sim.database import Database
 from tests.sim.harness import Daemon
 from tests.sim.keepers import Spools
+from tests.sim.planner import Planner
 from tests.sim.rows import Row
 
 HISTORY: Final = 40  # events told of a failing seed
@@ -36,6 +37,7 @@ RATES: Final[tuple[dict[str, Any] | None, ...]] = (  # of a queue
 PLACES: Final = (b"alpha", b"beta", b"here", b"there", None)
 CALM_LIMIT: Final = 4 * 3600.0  # fake seconds in which everything must have ended
 TURN: Final = 0.002  # seconds: what happens so close together may meet in one turn
+QUIET_S: Final = 30.0  # in which all that is under way at the end arrives
 CALM_STEPS: Final = 30_000
 BLOCKED_OFTEN: Final = 2  # of eight seeds: the one whose agents meet conditions most of the time
 FOLLOWED: Final = ("max", "urgent", "enabled", *FILTERS)  # of hosts: what commands may change
@@ -44,11 +46,15 @@ FOLLOWED: Final = ("max", "urgent", "enabled", *FILTERS)  # of hosts: what comma
 class Sim:
     """One world of one seed."""
 
-    def __init__(self, seed: int, often: Collection[str] = (), *, reexecs: float = 0.0) -> None:
+    def __init__(
+        self, seed: int, often: Collection[str] = (), *, reexecs: float = 0.0, features: frozenset[str] = frozenset()
+    ) -> None:
         """Make the world of a seed; acts of the front-end named in `often` come often.
 
-        With `reexecs` the daemon is executed anew every so many seconds, about.
+        With `reexecs` the daemon is executed anew every so many seconds, about; `features` are those of swarm.py.
         """
+        self.features = features
+        self.reached: Callable[[object], None] = lambda thing: None  # events and effects
         self.seed = seed
         self.takeovers = 0
         self.rng = Random(seed)
@@ -66,7 +72,9 @@ class Sim:
         self.database = Database(self.ring, self._ended)
         self.spools = Spools(self)
         self.database.policy = configs.POLICIES[seed % len(configs.POLICIES)]
-        self.config = configs.by_seed(seed, configs.first(self.rng))
+        if "testers" in features:
+            self.database.policy = swarm.POLICIES[seed % len(swarm.POLICIES)]
+        self.config = self._configured(configs.first(self.rng))
         self.files: Counter[str] = Counter()  # the program in the file of each type, by number
         self.natures: dict[str, Character] = {}  # of every type there ever was
         self.queue_names = ["default", "heavy", "light"]
@@ -83,6 +91,7 @@ class Sim:
             {"type": None, "from": "here", "to": None, "host": "alpha"},
             {"type": None, "from": "t", "to": "u", "host": "beta"},
         ]
+        self.shown_starts: dict[tuple[str, str], list[float]] = {}  # by queue with a rate limit, and value
         self.begun: set[tuple[int, int]] = set()  # (pk, attempt) of one-parameter jobs that an agent was given
         self.tries: dict[tuple[int, int, int], int] = {}  # (pk, attempt, item) -> times given
         self.losses: Counter[tuple[int, int, int]] = Counter()  # the same -> of these, times lost with its host
@@ -91,8 +100,17 @@ class Sim:
         self.daemon = Daemon(self, self.config)
         self.memory = invariants.Memory()
         self.at(0.0, frontend.act, self)
-        if reexecs:
-            self.at(reexecs, self._reexec, reexecs)
+        if "schedules" in features:
+            self.planner = Planner(self)
+        if reexecs or "reexec" in features:
+            self.at(reexecs or 3.0, self._reexec, reexecs or 3.0)
+
+    def has(self, feature: str) -> bool:
+        """Return whether this world has a feature of swarm.py."""
+        return feature in self.features
+
+    def _configured(self, config: Config) -> Config:
+        return swarm.configured(self.features, configs.by_seed(self.seed, config), self.rng)
 
     # ---- time and dice
 
@@ -153,6 +171,7 @@ class Sim:
             self.daemon.has_exited = False
             self.restart_later()
         invariants.check(self)
+        shown.show(self)
 
     def _one_event(self) -> None:
         when, _, call, args = heappop(self._heap)
@@ -177,10 +196,16 @@ class Sim:
         self.ring()
         self.at(0.0, self.change)
         self.at(120.0, self._beat)
+        self.at(QUIET_S, self._beat)
         end, last = self.now + CALM_LIMIT, self.steps + CALM_STEPS
         while self.steps < last and self.now < end and not invariants.all_ended(self):
             self.step()
         invariants.everything_ends(self)
+        if self.features:
+            quiet_at = self.now + QUIET_S
+            while self.now < quiet_at:
+                self.step()
+            wait_invariants.rescans_find_nothing(self)
 
     def _beat(self) -> None:
         """Something to wait for while nothing else happens."""
@@ -202,6 +227,8 @@ class Sim:
 
     def watch_delay(self) -> float:
         """Seconds for half a statement of the watch connection; sometimes a renewal comes late."""
+        if self.has("lease") and not self.is_calm:
+            return self.rng.random()
         return self.rng.random() * (40 if not self.is_calm and self.chance(0.01) else 0.01)
 
     def fate_of(self, request: r.Request) -> str:
@@ -215,6 +242,9 @@ class Sim:
         match request:
             case r.EndAndClaim() | r.Save() | r.Mark():
                 pks = request.pks
+                is_mark = isinstance(request, r.Mark) and not self.is_calm
+                if is_mark and any(self.database.rows[pk].unmarkable for pk in pks):
+                    return "data"
             case r.WriteLog(rows):
                 return "data" if any("unstorable" in row.message for row in rows) else None
             case r.ReadContents(rows):
@@ -234,6 +264,10 @@ class Sim:
     def looked(self) -> e.TablesRead:
         """Return the tables as they are."""
         copies = [[dict(row) for row in table] for table in (self.queues, self.hosts, self.types, self.placements)]
+        for (queue, value), starts in self.shown_starts.items():
+            for row in copies[0]:
+                if row["name"] == queue and row.get("rate"):
+                    row.setdefault("starts", {})[value] = [self.now - at for at in starts]
         return e.TablesRead(*copies, [dict(row) for row in self.quotas])
 
     def place_of(self, number: int) -> bytes | None:
@@ -252,7 +286,7 @@ class Sim:
 
     def reload(self, config: Config) -> None:
         """The file is another one, and the daemon is told to read it; if it is dead the next one will."""
-        config = configs.by_seed(self.seed, config)
+        config = self._configured(config)
         old, self.config = self.config, config
         if self.daemon.is_alive:
             self.daemon.pump()
@@ -260,6 +294,7 @@ class Sim:
         self._register(old, config)
         self.memory.stillborn.clear()
         if self.daemon.is_alive:
+            shown.tell_changes(self.daemon.file, config)
             self.daemon.reload(config)
             invariants.reload_frees_what_failed(self.daemon.core.state)
 
@@ -276,7 +311,8 @@ class Sim:
         for name in new.agents:
             if name not in self.natures:
                 nature = self.rng.choice(CHARACTERS)
-                self.natures[name] = replace(nature, blocked=0.6) if self.seed % 8 == BLOCKED_OFTEN else nature
+                is_blocked = self.seed % 8 == BLOCKED_OFTEN or (self.has("testers") and nature.crash < 0.1)
+                self.natures[name] = replace(nature, blocked=0.6) if is_blocked else nature
         self.database.register(new.agents)
 
     def settle_later(self, row: Row) -> None:
@@ -335,6 +371,8 @@ class Sim:
 
     def _usurper_ends(self, other: str, mine: list[Row]) -> None:
         for row in mine:
+            if row.was_stolen:
+                continue
             end_invariants.owners_keep_their_rows(row, other)
             row.bits = 2
             state = self.rng.choice(("queued", "cancelled"))

@@ -12,7 +12,7 @@ from scheduler.model import states as s
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.queue_requests import Adoption
 from scheduler.policy.core import Core
-from tests.core_tools import answer_to, claim, make_core, saved, settle, turn
+from tests.core_tools import TABLES, answer_to, claim, make_core, saved, settle, turn
 
 KIND = AgentType(command=("tool", "{args}"), kind="exec", detached=True, slots=2)
 
@@ -132,6 +132,29 @@ def test_job_goes_back_if_a_reload_takes_its_slot_before_it_begins_c41() -> None
     core.handle(answer_to(request), 0.0)
     assert [spawn for spawn in effects(core, e.Spawn) if spawn.host == "alpha"] == []
     assert [row.state for row in saved(settle(core, 0.0))] == ["queued"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "types"),
+    [
+        ({"enabled": False}, {}),
+        ({"queues": ["other"]}, {}),
+        ({"priorities": "^a"}, {}),
+        ({}, {"enabled": False}),
+    ],
+)
+def test_job_goes_back_if_its_host_or_type_takes_it_no_more_before_it_begins_c41(
+    hosts: dict[str, Any], types: dict[str, Any]
+) -> None:
+    core = core_of()
+    turn(core, claim(1, "long"))
+    request = marked(core)
+    host = {"name": "alpha", "max": -1, "urgent": 0, "enabled": True} | Host().filters
+    kind = {"type": "long", "enabled": True}
+    core.handle(e.TablesRead(TABLES["queues"], [host | hosts], [kind | types], []), 0.0)
+    core.handle(answer_to(request), 0.0)
+    assert effects(core, e.Spawn) == []
+    assert [row.state for row in saved(settle(core))] == ["queued"]
 
 
 def test_pid_shown_is_that_of_the_keeper_c41() -> None:

@@ -391,3 +391,29 @@ def save_all(ledger: Outbox) -> None:
     """Let the database take everything."""
     while ledger.next_request([], 0.0) is not None:
         ledger.answered()
+
+
+# ---- an answer that was lost with its connection
+
+
+def test_children_of_an_end_whose_answer_was_lost_are_settled() -> None:
+    core = make_core()
+    core.state.outbox.end(END)
+    request = core.next_request(1.0)
+    assert isinstance(request, EndAndClaim)
+    core.handle(NotSaved("again", "the connection is lost, after the commit"), 1.0)
+    assert isinstance(core.next_request(2.0), EndAndClaim)
+    core.handle(e.EndedAndClaimed(fenced=[END.pk]), 2.0)
+    requests = settle(core, 2.0)
+    assert [each.parents for each in requests if isinstance(each, Settle)] == [[END.pk]]
+
+
+def test_children_of_a_save_whose_answer_was_lost_are_settled() -> None:
+    core = make_core()
+    core.state.outbox.save(ROW)
+    assert isinstance(core.next_request(1.0), Save)
+    core.handle(NotSaved("again", "the connection is lost, after the commit"), 1.0)
+    assert isinstance(core.next_request(2.0), Save)
+    core.handle(e.Saved(frozenset()), 2.0)
+    requests = settle(core, 2.0)
+    assert [each.parents for each in requests if isinstance(each, Settle)] == [[ROW.pk]]

@@ -287,3 +287,28 @@ def test_late_rows_of_a_slice_given_back_do_not_affect_the_next() -> None:
     core.handle(e.Opened(1, (b"id",), 0), 0.0)
     (row,) = saved(settle(core))
     assert (row.state, row.outcome, row.checkpoint["watermark"]) == ("queued", "slice", None)
+
+
+# ---- what is shown, and what commands are filled in with
+
+
+def test_status_shows_at_once_which_slots_a_reload_takes_away_and_adds() -> None:
+    core = make_core({"sha": attrs.evolve(SHA, slots=2)})
+    core.report.take_changed_slots(0.0)
+    reload(core, config())
+    assert core.report.take_changed_slots(0.0) == ([], [1])
+    reload(core, config({"sha": SHA, "md5": SHA}))
+    rows, gone = core.report.take_changed_slots(0.0)
+    assert ([(row["slot"], row["agent"]) for row in rows], gone) == ([(1, "md5")], [])
+
+
+def test_job_without_a_column_that_the_command_names_since_a_reload_fails() -> None:
+    kind = AgentType(command=("tool", "{args}"), kind="exec")
+    core = make_core({"sha": kind})
+    turn(core, claim(1), claim(2))
+    (number,) = spawned(core)
+    core.handle(e.Created(number, 100), 0.0)
+    reload(core, config({"sha": attrs.evolve(kind, command=("tool", "{tape}"))}))
+    core.handle(e.Gone(number, 0), 1.0)
+    (spawn,) = [effect for effect in core.take_effects(1.0) if isinstance(effect, e.Spawn)]
+    assert (spawn.job, spawn.argv) == (2, (b"",))
