@@ -1,0 +1,143 @@
+"""Find out which objects and statements each test uses, and choose the tests of a mutant.
+
+The server counts calls of functions. What it resolves when it plans, views and inlined functions, is found in the texts:
+used is what a statement of the test names, or a function or view that is used. A fragment is used with its statements.
+"""
+
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+
+from scheduler.drivers.statements import load
+from scheduler.package_data import schema_dir
+from tests.mutation.sql import objects
+from tests.mutation.sql.mutants import Mutant
+
+NAME: Final = re.compile(r"\{\{(\w+)\}\}|([a-z_][a-z0-9_]*)")
+CALLED: Final = "select 'drover.' || funcname from pg_stat_user_functions where schemaname = 'drover'"
+OTHERS: Final = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+SETTINGS: Final = ("log_statement = 'all'", "track_functions = 'all'")
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """What one test uses, and how long it takes in seconds."""
+
+    seconds: float
+    named: list[str]  # by statements of the test itself
+    all: list[str]
+
+
+class Texts:
+    """The texts of all objects and statements, to follow the names in them."""
+
+    def __init__(self) -> None:
+        """Read schema.sql and queries.sql."""
+        self.texts: dict[str, str] = defaultdict(str)
+        self.counted: set[str] = set()  # functions that are used only if they are called
+        for each in objects.of_schema():
+            self.texts[each.table or each.name] += "" if each.table else each.text[each.start : each.end].lower()
+            if each.kind == "function" and "LANGUAGE plpgsql" in each.text:
+                self.counted.add(each.name)
+        self.texts |= {each.name: each.text for each in objects.of_queries()}
+        self.statements = {name: query.sql for name, query in load((schema_dir() / objects.QUERIES).read_text()).items()}
+
+    def named(self, text: str) -> set[str]:
+        """Return what a text names."""
+        found = {fragment or f"drover.{word}" for fragment, word in NAME.findall(text)}
+        return found & self.texts.keys()
+
+    def used(self, log: str, called: set[str]) -> tuple[set[str], set[str]]:
+        """Return what the statements in a log name, and all that is used with it."""
+        plain = log.replace("\n\t", "\n")
+        named = {name for name, sql in self.statements.items() if sql in plain} | self.named(plain.lower())
+        named -= self.counted - called
+        found: set[str] = set()
+        left = [*named, *called]
+        while left:
+            name = left.pop()
+            if name not in found and (name not in self.counted or name in called):
+                found.add(name)
+                left += self.named(self.texts.get(name, ""))
+        return named, found
+
+
+class Recorder:
+    """Record what a test does on the server of this process."""
+
+    def __init__(self, conninfo: str) -> None:
+        """Let the server log statements, and count functions before a database is dropped."""
+        self.called: set[str] = set()
+        self.texts = Texts()
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            for each in SETTINGS:
+                connection.execute(f"alter system set {each}".encode())
+            connection.execute("select pg_reload_conf()")
+            data = connection.execute("show data_directory").fetchone()
+        assert data is not None
+        self.log = Path(data[0]).parent / "log"
+        conftest: Any = sys.modules["tests.conftest"]
+        self.create, conftest._database = conftest._database, self._counted
+
+    def begin(self) -> None:
+        """Begin a test."""
+        self.called.clear()
+        self.start = self.log.stat().st_size
+
+    def uses(self, seconds: float) -> Uses:
+        """Return what the test has used since."""
+        with self.log.open("rb") as log:
+            log.seek(self.start)
+            named, found = self.texts.used(log.read().decode(errors="replace"), self.called)
+        return Uses(seconds, sorted(named), sorted(found))
+
+    @contextmanager
+    def _counted(self, server: str, template: str) -> Iterator[tuple[str, str]]:
+        with self.create(server, template) as (name, conninfo):
+            yield name, conninfo
+            if template != "template0":
+                with psycopg.connect(conninfo, autocommit=True) as connection:
+                    connection.execute(f"select pg_terminate_backend(pid, 5000) {OTHERS}".encode())
+                    self.called |= {each for (each,) in connection.execute(CALLED)}
+
+
+def read(file: Path) -> tuple[dict[str, str], dict[str, Uses]]:
+    """Return the digests of the files of tests, and what each test uses, as noted."""
+    saved = json.loads(file.read_text()) if file.exists() else {"digests": {}, "tests": {}}
+    return saved["digests"], {test: Uses(**uses) for test, uses in saved["tests"].items()}
+
+
+def write(file: Path, digests: Mapping[str, str], tests: Mapping[str, Uses]) -> None:
+    """Note it."""
+    part = file.with_suffix(".new")
+    part.write_text(json.dumps({"digests": digests, "tests": {test: asdict(uses) for test, uses in tests.items()}}))
+    part.replace(file)
+
+
+def chosen(mutant: Mutant, tests: Mapping[str, Uses], most_s: float) -> list[str]:
+    """Return the tests of a mutant, as many as fit into `most_s`: of each file one, then of each the next.
+
+    First of a file are those that name the object themselves, then those that use little else.
+    """
+    files: dict[str, list[tuple[bool, int, str]]] = defaultdict(list)
+    for test, uses in tests.items():
+        if wanted := [name for name in mutant.uses if name in uses.all]:
+            rank = len(uses.all) + 1000 * mutant.uses.index(wanted[0])
+            files[test.partition("::")[0]].append((wanted[0] not in uses.named, rank, test))
+    columns: Sequence[Sequence[tuple[bool, int, str]]] = [sorted(each) for each in files.values()]
+    left, found = most_s, list[str]()
+    for row in zip_longest(*sorted(columns)):
+        for each in row:
+            if each is not None and tests[each[2]].seconds <= left:
+                left -= tests[each[2]].seconds
+                found.append(each[2])
+    return found
