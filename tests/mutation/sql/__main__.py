@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -86,8 +87,8 @@ def _uses(imported: Warm, servers: Sequence[Server], options: argparse.Namespace
     before, known = reach.read(file)
     changed = {each for each in now if now[each] != before.get(each)}
     known = {test: uses for test, uses in known.items() if test in imported.items and _file(test) not in changed}
-    left_out = {test for test in imported.items if _file(test) == LEFT_OUT}
-    new = [test for test in imported.items if test not in known and _file(test) in changed and test not in left_out]
+    wanted = _first_variants([test for test in imported.items if _file(test) != LEFT_OUT], options.variants)
+    new = [test for test in wanted if test not in known and _file(test) in changed]
     for start in range(0, len(new), PORTION):
         portion = new[start : start + PORTION]
         known |= warm.measure(imported, portion, servers, options.notes)
@@ -97,18 +98,30 @@ def _uses(imported: Warm, servers: Sequence[Server], options: argparse.Namespace
     return known
 
 
+def _first_variants(tests: Sequence[str], most: int | None) -> Iterator[str]:
+    """Yield tests, of each with parameters so many variants."""
+    seen = Counter[str]()
+    for test in tests:
+        seen[test.partition("[")[0]] += 1
+        if most is None or seen[test.partition("[")[0]] <= most:
+            yield test
+
+
 def _file(test: str) -> str:
     return test.partition("::")[0]
 
 
-def _work(left: Sequence[Mutant], uses: Mapping[str, Uses], found: Found, options: argparse.Namespace) -> Iterator[warm.Work]:
-    """Yield mutants with their tests until the time is over; the test that saw the last one of an object comes first."""
+def _work(
+    left: Sequence[Mutant], uses: Mapping[str, Uses], found: Found, options: argparse.Namespace
+) -> Iterator[warm.Work]:
+    """Yield mutants with their tests until the time is over; first the test that saw the last one of the object."""
     end = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     for mutant in left:
         if end is not None and time.monotonic() > end:
             return
         tests = reach.chosen(mutant, uses, options.seconds)
-        if (last := found.last.get(mutant.object)) in uses:
+        last = found.last.get(mutant.object, "")
+        if last in uses:
             tests = [last, *(test for test in tests if test != last)]
         yield mutant, tests, sum(uses[test].seconds for test in tests)
 
@@ -137,6 +150,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sample", type=int, metavar="N", help="only this many, drawn by the seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tests", nargs="+", default=TESTS, help="run only these")
+    parser.add_argument("--variants", type=int, metavar="N", help="of a test with parameters run the first only")
     parser.add_argument("--notes", type=Path, default=PLACE, metavar="DIR", help="of earlier runs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at once, each on its own server")
     return parser.parse_args(words)

@@ -7,7 +7,9 @@ from typing import Final
 
 from scheduler.package_data import schema_dir
 
-STATEMENT: Final = re.compile(r"^(CREATE|ALTER TABLE ONLY)\b(?:\$(\w*)\$.*?\$\2\$|'(?:[^']|'')*'|[^;'$])*;", re.M | re.S)
+STATEMENT: Final = re.compile(
+    r"^(CREATE|ALTER TABLE ONLY)\b(?:\$(\w*)\$.*?\$\2\$|'(?:[^']|'')*'|[^;'$])*;", re.MULTILINE | re.DOTALL
+)
 FUNCTION: Final = re.compile(r"CREATE FUNCTION (drover\.\w+)")
 BODY: Final = re.compile(r"\n    (?:AS \$(\w*)\$(?P<quoted>.*)\$\1\$|RETURN (?P<returned>.*));$", re.DOTALL)
 VIEW: Final = re.compile(r"CREATE VIEW (drover\.\w+)(?P<options> WITH \([^)]*\))? AS(?P<body>.*);$", re.DOTALL)
@@ -21,7 +23,9 @@ CHECK: Final = re.compile(r"^    CONSTRAINT (\w+) (CHECK .*?)(?=,\n    CONSTRAIN
 ADDED: Final = re.compile(r"ALTER TABLE ONLY (drover\.\w+)\s+ADD CONSTRAINT (\w+) (?!PRIMARY)", re.DOTALL)
 UNIQUE: Final = re.compile(r"CREATE UNIQUE INDEX (\w+) ON (drover\.\w+)")
 BLOCK: Final = re.compile(r"^-- (name|fragment): (\w+)\n(.*?)(?=^-- (?:name|fragment): |\Z)", re.MULTILINE | re.DOTALL)
-GRANT: Final = re.compile(r"^(grant|revoke)\s+(.*?)\s+on\s+(.*?)\s+(?:to|from)\s+([\w, \n]+);", re.M | re.S)
+GRANT: Final = re.compile(
+    r"^(grant|revoke)\s+(.*?)\s+on\s+(.*?)\s+(?:to|from)\s+([\w, \n]+);", re.MULTILINE | re.DOTALL
+)
 ROLES: Final = ("drover_readonly", "drover_tenant", "drover_frontend", "drover_operator", "public")
 QUERIES: Final = "queries.sql"
 
@@ -54,10 +58,10 @@ def _of_statement(text: str) -> Iterator[Object]:
         made = "create or replace" + text[6:]
         yield Object(view[1], "view", made, *_moved(view.span("body"), 11), options=view["options"] or "")
     elif trigger := TRIGGER.match(text):
-        name, table = f"{trigger[2]}.{trigger[1]}", trigger[2]
+        table = trigger[2]
         sql = f"drop trigger {trigger[1]} on {table}; {{}}"
         span = trigger.span("condition") if trigger["when"] else (0, 0)
-        yield Object(name, "trigger", text, *span, sql, table, trigger["when"] or "")
+        yield Object(f"{table}.{trigger[1]}", "trigger", text, *span, sql, table, trigger["when"] or "")
     elif table_found := TABLE.match(text):
         table = table_found[1]
         for check in CHECK.finditer(table_found[2]):

@@ -1,6 +1,6 @@
 """Find out which objects and statements each test uses, and choose the tests of a mutant.
 
-The server counts calls of functions. What it resolves when it plans, views and inlined functions, is found in the texts:
+The server counts calls of functions. Views and inlined functions it resolves when it plans, so they are found in texts:
 used is what a statement of the test names, or a function or view that is used. A fragment is used with its statements.
 """
 
@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
@@ -49,7 +49,8 @@ class Texts:
             if each.kind == "function" and "LANGUAGE plpgsql" in each.text:
                 self.counted.add(each.name)
         self.texts |= {each.name: each.text for each in objects.of_queries()}
-        self.statements = {name: query.sql for name, query in load((schema_dir() / objects.QUERIES).read_text()).items()}
+        queries = load((schema_dir() / objects.QUERIES).read_text())
+        self.statements = {name: query.sql for name, query in queries.items()}
 
     def named(self, text: str) -> set[str]:
         """Return what a text names."""
@@ -133,9 +134,8 @@ def chosen(mutant: Mutant, tests: Mapping[str, Uses], most_s: float) -> list[str
         if wanted := [name for name in mutant.uses if name in uses.all]:
             rank = len(uses.all) + 1000 * mutant.uses.index(wanted[0])
             files[test.partition("::")[0]].append((wanted[0] not in uses.named, rank, test))
-    columns: Sequence[Sequence[tuple[bool, int, str]]] = [sorted(each) for each in files.values()]
     left, found = most_s, list[str]()
-    for row in zip_longest(*sorted(columns)):
+    for row in zip_longest(*sorted(sorted(each) for each in files.values())):
         for each in row:
             if each is not None and tests[each[2]].seconds <= left:
                 left -= tests[each[2]].seconds

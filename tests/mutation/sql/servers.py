@@ -1,4 +1,4 @@
-"""Servers for mutants: each has the schema twice, without and with the grants, for databases of tests to be copied from.
+"""Servers for mutants: each has the schema twice, without and with the grants, to copy databases of tests from.
 
 A mutant is put into copies of the two. Each server carries one mutant at a time, because roles are of a server.
 """

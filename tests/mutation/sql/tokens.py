@@ -21,10 +21,11 @@ TOKEN: Final = re.compile(
 OPEN: Final = frozenset("([")
 CLOSE: Final = frozenset(")]")
 # A condition ends before one of these.
-ENDS: Final = frozenset(
-    "where group order having limit offset for then loop union except intersect returning window on join left cross"
-    " inner from when else set execute do using returning raise".split()
-) | {";", ","}
+ENDS: Final = frozenset((
+    "where", "group", "order", "having", "limit", "offset", "for", "then", "loop", "union", "except", "intersect",
+    "returning", "window", "on", "join", "left", "cross", "inner", "from", "when", "else", "set", "execute", "do",
+    "using", "raise", ";", ",",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
