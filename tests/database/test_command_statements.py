@@ -36,6 +36,34 @@ def test_unblock_releases_only_jobs_of_its_condition_t85(watch: Any, database: s
     assert fetch(database, free) == [("disk",), ("disk is full",)]
 
 
+def test_unblock_of_a_condition_leaves_jobs_that_are_blocked_on_another_t85(watch: Any, database: str) -> None:
+    block(database, "disk", "tape", "disk2")
+    assert rows_of(watch("unblock", command=add_command(database), job=None, condition="disk")) == [(b"1", b"1")]
+    states = "select jq_args, jq_state::text from drover.jobqueue where jq_type = 'a' order by jq_pk"
+    assert fetch(database, states) == [("disk", "queued"), ("tape", "blocked"), ("disk2", "blocked")]
+
+
+def test_unblock_of_a_job_leaves_one_that_waits_for_its_retry_t85(watch: Any, database: str) -> None:
+    fetch(database, "insert into drover.jobqueue (jq_type) values ('a')")
+    fetch(database, "update drover.jobqueue set jq_wait_until = 'infinity', jq_retry_at = 'infinity', jq_endtext = 'x'")
+    assert rows_of(watch("unblock", command=add_command(database), job=1, condition=None)) == [(b"0", b"0")]
+    assert fetch(database, "select jq_retry_at::text from drover.jobqueue where jq_pk = 1") == [("infinity",)]
+
+
+def block(database: str, *conditions: str) -> None:
+    """Queue a job for each condition, and block it on that."""
+    for condition in conditions:
+        fetch(database, "insert into drover.jobqueue (jq_type, jq_args) values ('a', %s)", condition)
+    blocked = "jq_state = 'blocked', jq_endtext = 'blocked: ' || jq_args"
+    fetch(database, f"update drover.jobqueue set {blocked} where jq_type = 'a'")
+
+
+def add_command(database: str) -> int:
+    """Queue a command, and return its number."""
+    ((order,),) = fetch(database, "insert into drover.jobqueue (jq_type) values ('command') returning jq_pk")
+    return int(order)
+
+
 def test_a_job_that_is_retried_shows_nothing_of_its_last_end(watch: Any, database: str) -> None:
     order = failed_job(database, "jq_exitcode = 3, jq_signal = 'SIGTERM', jq_result = '1', jq_itemsfailed = 2")
     watch("retry_job", command=order, job=1)

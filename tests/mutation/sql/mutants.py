@@ -55,7 +55,7 @@ def of_object(thing: Object) -> Iterator[Mutant]:
 def _changed(thing: Object, start: int, length: int, new: str) -> Mutant:
     before, old, after = thing.text[:start], thing.text[start : start + length], thing.text[start + length :]
     text = f"{before} {new} {after}" if new else f"{before} {after}"
-    left, right = _line(before)[-CONTEXT:], _line(after)[:CONTEXT]
+    left, right = _line(before[-10 * CONTEXT :])[-CONTEXT:], _line(after[: 10 * CONTEXT])[:CONTEXT]
     name = f"{thing.name}: {left}[{_line(old)} -> {new}]{right}"
     if thing.kind == "query":
         return Mutant(thing.name, thing.kind, name, text=text)
