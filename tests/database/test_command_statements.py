@@ -114,6 +114,13 @@ CHANGES: Final[dict[str, dict[str, object]]] = {
     "set_queue": {"queue": "default", "concurrency": 1, "priority": 1, "length": 1},
     "pause_queues": {"names": [], "paused": True}, "add_queue": {"name": "new", "concurrency": None},
     "remove_queue": {"name": "old"},
+    "set_priority": {"job": 1, "letters": "a"}, "move_job": {"job": 1, "queue": "old"},
+    "set_filter": {"name": "old", "filter": "jq_type = 'b'", "tree": []}, "set_rate": {"name": "old", "rate": {"x": 1}},
+    "set_schedule": {"name": "nightly", "enabled": False}, "run_schedule": {"name": "nightly"},
+    "check_now": {"names": ["tape"]},
+    "stop_unstartable": {"type": "b", "host": "", "most": 9, "state": "blocked", "text": "blocked: no command"},
+    "free_put_off": {"queue": "default", "current": "none", "after": "2000-01-01", "most": 9},
+    "put_off_is_free": {"queue": "old", "changed": "2000-01-01"},
 }  # fmt: skip
 STOCK: Final = """
 insert into drover.scheduler_group values ('others', null, null);
@@ -125,13 +132,24 @@ insert into drover.jobqueue (jq_type, jq_state)
 update drover.jobqueue set jq_state = 'failed', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2
  where jq_pk = 3;
 update drover.jobqueue set jq_wait_until = 'infinity', jq_endtext = 'blocked: disk' where jq_pk = 4;
-insert into drover.jobqueue (jq_type) values ('command')
+insert into drover.jobqueue (jq_type) values ('command');
+insert into drover.queue (queue_name, queue_group) values ('kept', 'default');
+insert into drover.jobqueue (jq_type, jq_queue) values ('b', 'kept'), ('c', 'default');
+update drover.jobqueue set jq_wait_until = 'infinity', jq_retry_at = 'infinity',
+       jq_endtext = 'rate limit of queue default: x' where jq_pk = 7;
+update drover.queue set queue_rate_changed = '2000-01-01' where queue_name = 'old';
+insert into drover.schedule (schedule_name, schedule_every, schedule_job)
+  values ('nightly', '1 day', '{"jq_type": "a"}');
+insert into drover.recovery (recovery_group, recovery_condition, recovery_policy, recovery_next)
+  values ('default', 'tape', 'default', 'infinity')
 """
 ALL_OF_IT: Final = """
 select (select jsonb_agg(j order by jq_pk) from drover.jobqueue j),
        (select jsonb_agg(q order by q) from drover.queue q),
        (select jsonb_agg(h) from drover.host h),
-       (select jsonb_agg(a) from drover.agent a)
+       (select jsonb_agg(a) from drover.agent a),
+       (select jsonb_agg(s) from drover.schedule s),
+       (select jsonb_agg(r) from drover.recovery r)
 """
 
 
