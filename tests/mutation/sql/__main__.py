@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -23,7 +23,7 @@ from tests.mutation import notes
 from tests.mutation.sql import mutants, reach, warm
 from tests.mutation.sql.found import Found, digests
 from tests.mutation.sql.mutants import Mutant
-from tests.mutation.sql.reach import Uses
+from tests.mutation.sql.reach import Order, Uses
 from tests.mutation.sql.servers import Server, running
 from tests.mutation.warm import ROOT, UNSEEN, Warm, serve
 
@@ -63,7 +63,8 @@ def _run(imported: Warm, options: argparse.Namespace, results: Results) -> None:
     with ExitStack() as stack:
         servers = [stack.enter_context(running()) for _ in range(options.jobs)]
         uses = _uses(imported, servers, options)
-        for mutant, by in warm.run(imported, _work(left, uses, found, options), servers):
+        order = Order(uses, warm.sources(imported, uses))
+        for mutant, by in warm.run(imported, _work(left, order, found, options), servers):
             found.note(mutant, by)
             known[mutant.name] = by
     results += [(each, known[each.name]) for each in chosen if known.get(each.name, warm.REFUSED) != warm.REFUSED]
@@ -111,19 +112,17 @@ def _file(test: str) -> str:
     return test.partition("::")[0]
 
 
-def _work(
-    left: Sequence[Mutant], uses: Mapping[str, Uses], found: Found, options: argparse.Namespace
-) -> Iterator[warm.Work]:
+def _work(left: Sequence[Mutant], order: Order, found: Found, options: argparse.Namespace) -> Iterator[warm.Work]:
     """Yield mutants with their tests until the time is over; first the test that saw the last one of the object."""
     end = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     for mutant in left:
         if end is not None and time.monotonic() > end:
             return
-        tests = reach.chosen(mutant, uses, options.seconds)
+        tests = order.of(mutant, options.seconds)
         last = found.last.get(mutant.object, "")
-        if last in uses:
+        if last in order.uses:
             tests = [last, *(test for test in tests if test != last)]
-        yield mutant, tests, sum(uses[test].seconds for test in tests)
+        yield mutant, tests, sum(order.uses[test].seconds for test in tests)
 
 
 def _report(results: Results, options: argparse.Namespace) -> int:

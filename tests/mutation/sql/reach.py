@@ -7,7 +7,7 @@ used is what a statement of the test names, or a function or view that is used. 
 import json
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,6 +22,7 @@ from scheduler.package_data import schema_dir
 from tests.mutation.sql import objects
 from tests.mutation.sql.mutants import Mutant
 
+WORD: Final = re.compile(r"[a-z_]\w+")
 NAME: Final = re.compile(r"\{\{(\w+)\}\}|([a-z_][a-z0-9_]*)")
 CALLED: Final = "select 'drover.' || funcname from pg_stat_user_functions where schemaname = 'drover'"
 OTHERS: Final = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
@@ -124,20 +125,34 @@ def write(file: Path, digests: Mapping[str, str], tests: Mapping[str, Uses]) -> 
     part.replace(file)
 
 
-def chosen(mutant: Mutant, tests: Mapping[str, Uses], most_s: float) -> list[str]:
-    """Return the tests of a mutant, as many as fit into `most_s`: of each file one, then of each the next.
+class Order:
+    """In which order the tests of a mutant are run: first those whose text shares rare words with the change."""
 
-    First of a file are those that name the object themselves, then those that use little else.
-    """
-    files: dict[str, list[tuple[bool, int, str]]] = defaultdict(list)
-    for test, uses in tests.items():
-        if wanted := [name for name in mutant.uses if name in uses.all]:
-            rank = len(uses.all) + 1000 * mutant.uses.index(wanted[0])
-            files[test.partition("::")[0]].append((wanted[0] not in uses.named, rank, test))
-    left, found = most_s, list[str]()
-    for row in zip_longest(*sorted(sorted(each) for each in files.values())):
-        for each in row:
-            if each is not None and tests[each[2]].seconds <= left:
-                left -= tests[each[2]].seconds
-                found.append(each[2])
-    return found
+    def __init__(self, uses: Mapping[str, Uses], sources: Mapping[str, str]) -> None:
+        """Take what tests use, and their text."""
+        self.uses = uses
+        self.words = {test: set(WORD.findall(sources.get(test, "").lower())) for test in uses}
+        self.counts = Counter(word for words in self.words.values() for word in words)
+
+    def of(self, mutant: Mutant, most_s: float) -> list[str]:
+        """Return the tests that use the object of a mutant, as many as fit into `most_s`."""
+        words = set(WORD.findall(mutant.name.lower()))
+        left, found = most_s, list[str]()
+        for test in sorted(self._by_turns(mutant), key=lambda test: -self._shared(words, test)):
+            if self.uses[test].seconds <= left:
+                left -= self.uses[test].seconds
+                found.append(test)
+        return found
+
+    def _shared(self, words: set[str], test: str) -> float:
+        return sum(1 / self.counts[word] for word in words & self.words[test])
+
+    def _by_turns(self, mutant: Mutant) -> list[str]:
+        """Return all of them, of each file one, then of each the next; first those that use little else."""
+        files: dict[str, list[tuple[bool, int, str]]] = defaultdict(list)
+        for test, uses in self.uses.items():
+            if wanted := [name for name in mutant.uses if name in uses.all]:
+                rank = len(uses.all) + 1000 * mutant.uses.index(wanted[0])
+                files[test.partition("::")[0]].append((wanted[0] not in uses.named, rank, test))
+        rows = zip_longest(*sorted(sorted(each) for each in files.values()))
+        return [each[2] for row in rows for each in row if each is not None]

@@ -8,7 +8,7 @@ from tests.mutation.sql import mutants, objects
 from tests.mutation.sql.__main__ import EQUIVALENT
 from tests.mutation.sql.mutants import Mutant
 from tests.mutation.sql.objects import Object
-from tests.mutation.sql.reach import Texts, Uses, chosen
+from tests.mutation.sql.reach import Order, Texts, Uses
 
 LISTED = notes.equivalent(EQUIVALENT)
 EVERY = mutants.all_of_them()
@@ -112,8 +112,15 @@ def test_the_tests_of_a_mutant_are_taken_from_each_file_in_turn() -> None:
         "c.py::not_at_all": Uses(1.0, [], ["drover.other"]),
     }
     mutant = Mutant("drover.it", "function", "drover.it: left out")
-    assert chosen(mutant, uses, 2.5) == ["a.py::narrow", "b.py::by_the_way"]
-    assert chosen(mutant, uses, 9.0) == ["a.py::narrow", "b.py::by_the_way", "a.py::wide"]
+    assert Order(uses, {}).of(mutant, 2.5) == ["a.py::narrow", "b.py::by_the_way"]
+    assert Order(uses, {}).of(mutant, 9.0) == ["a.py::narrow", "b.py::by_the_way", "a.py::wide"]
+
+
+def test_a_test_that_names_the_changed_column_is_run_first() -> None:
+    uses = {test: Uses(1.0, [], ["drover.it"]) for test in ("a.py::other", "b.py::key")}
+    texts = {"a.py::other": "insert into jobs (jq_type)", "b.py::key": "insert into jobs (jq_type, jq_key)"}
+    mutant = Mutant("drover.it", "constraint", "drover.it: jq_key [is not -> is] null or jq_type")
+    assert Order(uses, texts).of(mutant, 1.0) == ["b.py::key"]
 
 
 def test_each_mutant_listed_as_equivalent_is_still_made_and_has_a_reason() -> None:

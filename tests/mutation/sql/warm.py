@@ -1,17 +1,19 @@
 """Run the tests of each mutant in a child of a process that has imported them, on a server of its own."""
 
 import gc
+import inspect
 import os
 import pickle
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+import pytest
 
 from scheduler.drivers.statements import Query, load
 from scheduler.package_data import schema_dir
@@ -62,6 +64,16 @@ def _record(warm: Warm, share: Sequence[str], server: Server, file: Path) -> int
     file.write_bytes(pickle.dumps((found, failed)))
     server.run("alter system reset all", "select pg_reload_conf()")
     return 0
+
+
+def sources(warm: Warm, tests: Iterable[str]) -> dict[str, str]:
+    """Return the text of each test, with its parameters."""
+    found: dict[str, str] = {}
+    for test in tests:
+        item = warm.items.get(test)
+        if isinstance(item, pytest.Function):
+            found[test] = f"{inspect.getsource(item.function)} {item.name}"
+    return found
 
 
 def run(warm: Warm, work: Iterator[Work], servers: Sequence[Server]) -> Iterator[tuple[Mutant, str]]:
