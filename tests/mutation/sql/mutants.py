@@ -27,7 +27,12 @@ class Mutant:
 
     @property
     def uses(self) -> list[str]:
-        """Return what a test must use to meet the fault: the function of a trigger rather than its table."""
+        """Return what a test must use to meet the fault: the function of a trigger rather than its table.
+
+        What roles may do is also read from the catalog, which names no object.
+        """
+        if self.kind == "grant":
+            return [self.object, objects.ROLES_FILE]
         function = re.search(r"EXECUTE FUNCTION (drover\.\w+)", self.sql)
         return [*([function[1]] if function else []), self.table or self.object]
 

@@ -28,6 +28,7 @@ GRANT: Final = re.compile(
 )
 ROLES: Final = ("drover_readonly", "drover_tenant", "drover_frontend", "drover_operator", "public")
 QUERIES: Final = "queries.sql"
+ROLES_FILE: Final = "roles.sql"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +98,13 @@ class Grant:
 
 def grants() -> Iterator[Grant]:
     """Yield for each grant of roles.sql: one object for one more role, and nothing for each role."""
-    text = re.sub(r"--[^\n]*", "", (schema_dir() / "roles.sql").read_text())
+    text = re.sub(r"--[^\n]*", "", (schema_dir() / ROLES_FILE).read_text())
     for verb, rights, on, to in (match.groups() for match in GRANT.finditer(text)):
         rights, on = " ".join(rights.split()), " ".join(on.split())
         roles = [role.strip() for role in to.split(",")]
         for role in roles:
             undo = f"revoke {rights} on {on} from {role}" if verb == "grant" else f"grant {rights} on {on} to {role}"
-            yield Grant("roles.sql", undo, undo)
+            yield Grant(ROLES_FILE, undo, undo)
         if verb == "grant":
             yield from _one_more(rights, on, roles)
 

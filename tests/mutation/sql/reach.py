@@ -21,11 +21,13 @@ from scheduler.drivers.statements import load
 from scheduler.package_data import schema_dir
 from tests.mutation.sql import objects
 from tests.mutation.sql.mutants import Mutant
+from tests.mutation.sql.servers import PLAIN
 
 WORD: Final = re.compile(r"[a-z_]\w+")
 NAME: Final = re.compile(r"\{\{(\w+)\}\}|([a-z_][a-z0-9_]*)")
 CALLED: Final = "select 'drover.' || funcname from pg_stat_user_functions where schemaname = 'drover'"
 OTHERS: Final = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+GRANTED: Final = PLAIN[1]
 SETTINGS: Final = ("log_statement = 'all'", "track_functions = 'all'")
 
 
@@ -106,6 +108,8 @@ class Recorder:
     def _counted(self, server: str, template: str) -> Iterator[tuple[str, str]]:
         with self.create(server, template) as (name, conninfo):
             yield name, conninfo
+            if template == GRANTED:
+                self.called.add(objects.ROLES_FILE)
             if template != "template0":
                 with psycopg.connect(conninfo, autocommit=True) as connection:
                     connection.execute(f"select pg_terminate_backend(pid, 5000) {OTHERS}".encode())
