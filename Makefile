@@ -16,7 +16,7 @@ DEB_PYTHON ?= /usr/bin/python3
 # tests start some thousand daemons and commands: each would compile its sources anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check bench counts faults mutants sim soak dist deb install uninstall compiled test-compiled format schema clean
+.PHONY: demo test test-all check bench counts faults mutants mutants-sql sim soak dist deb install uninstall compiled test-compiled format schema clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -60,6 +60,10 @@ faults: $(VENV)/.dev
 # Options in MUTANTS, as `make mutants MUTANTS='--minutes 60 --seed 7'`
 mutants: $(VENV)/.dev
 	nice -n 15 $(BIN)/python -m tests.mutation $(MODULE) $(MUTANTS)
+
+# the same of the SQL in schema/: of OBJECT, as `make mutants-sql OBJECT=drover.command`, or of all of it
+mutants-sql: $(VENV)/.dev
+	nice -n 15 $(BIN)/python -m tests.mutation.sql $(OBJECT) $(MUTANTS)
 
 sim: $(VENV)/.dev
 	DROVER_SIM_STEPS=1000000 $(PYTEST) tests/sim

@@ -27,6 +27,7 @@ from tests.schema_tools import Connection
 
 MEMORY = Path("/dev/shm")
 SERVER = "DROVER_TEST_SERVER"  # the conninfo of a server that is there already, for the tests of a copy
+TEMPLATES = "DROVER_TEST_TEMPLATES"  # two databases of that server: one with all migrations, one with the grants too
 # Whether a test passes is no matter of load.
 settings.register_profile("drover", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("drover")
@@ -84,6 +85,9 @@ def in_memory() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def migrated(postgres: str) -> Iterator[str]:
     """Yield the name of a database with all migrations, for others to be copied from."""
+    if TEMPLATES in os.environ:
+        yield os.environ[TEMPLATES].split()[0]
+        return
     with _database(postgres, "template0") as (name, conninfo):
         migrate.apply(conninfo)
         yield name
@@ -92,6 +96,9 @@ def migrated(postgres: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def migrated_with_roles(postgres: str, migrated: str) -> Iterator[str]:
     """Yield the name of a database with all migrations and the grants of roles.sql."""
+    if TEMPLATES in os.environ:
+        yield os.environ[TEMPLATES].split()[1]
+        return
     with _database(postgres, migrated) as (name, conninfo):
         grant_roles(conninfo)
         yield name

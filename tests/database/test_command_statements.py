@@ -36,6 +36,34 @@ def test_unblock_releases_only_jobs_of_its_condition_t85(watch: Any, database: s
     assert fetch(database, free) == [("disk",), ("disk is full",)]
 
 
+def test_unblock_of_a_condition_leaves_jobs_that_are_blocked_on_another_t85(watch: Any, database: str) -> None:
+    block(database, "disk", "tape", "disk2")
+    assert rows_of(watch("unblock", command=add_command(database), job=None, condition="disk")) == [(b"1", b"1")]
+    states = "select jq_args, jq_state::text from drover.jobqueue where jq_type = 'a' order by jq_pk"
+    assert fetch(database, states) == [("disk", "queued"), ("tape", "blocked"), ("disk2", "blocked")]
+
+
+def test_unblock_of_a_job_leaves_one_that_waits_for_its_retry_t85(watch: Any, database: str) -> None:
+    fetch(database, "insert into drover.jobqueue (jq_type) values ('a')")
+    fetch(database, "update drover.jobqueue set jq_wait_until = 'infinity', jq_retry_at = 'infinity', jq_endtext = 'x'")
+    assert rows_of(watch("unblock", command=add_command(database), job=1, condition=None)) == [(b"0", b"0")]
+    assert fetch(database, "select jq_retry_at::text from drover.jobqueue where jq_pk = 1") == [("infinity",)]
+
+
+def block(database: str, *conditions: str) -> None:
+    """Queue a job for each condition, and block it on that."""
+    for condition in conditions:
+        fetch(database, "insert into drover.jobqueue (jq_type, jq_args) values ('a', %s)", condition)
+    blocked = "jq_state = 'blocked', jq_endtext = 'blocked: ' || jq_args"
+    fetch(database, f"update drover.jobqueue set {blocked} where jq_type = 'a'")
+
+
+def add_command(database: str) -> int:
+    """Queue a command, and return its number."""
+    ((order,),) = fetch(database, "insert into drover.jobqueue (jq_type) values ('command') returning jq_pk")
+    return int(order)
+
+
 def test_a_job_that_is_retried_shows_nothing_of_its_last_end(watch: Any, database: str) -> None:
     order = failed_job(database, "jq_exitcode = 3, jq_signal = 'SIGTERM', jq_result = '1', jq_itemsfailed = 2")
     watch("retry_job", command=order, job=1)
@@ -86,6 +114,13 @@ CHANGES: Final[dict[str, dict[str, object]]] = {
     "set_queue": {"queue": "default", "concurrency": 1, "priority": 1, "length": 1},
     "pause_queues": {"names": [], "paused": True}, "add_queue": {"name": "new", "concurrency": None},
     "remove_queue": {"name": "old"},
+    "set_priority": {"job": 1, "letters": "a"}, "move_job": {"job": 1, "queue": "old"},
+    "set_filter": {"name": "old", "filter": "jq_type = 'b'", "tree": []}, "set_rate": {"name": "old", "rate": {"x": 1}},
+    "set_schedule": {"name": "nightly", "enabled": False}, "run_schedule": {"name": "nightly"},
+    "check_now": {"names": ["tape"]},
+    "stop_unstartable": {"type": "b", "host": "", "most": 9, "state": "blocked", "text": "blocked: no command"},
+    "free_put_off": {"queue": "default", "current": "none", "after": "2000-01-01", "most": 9},
+    "put_off_is_free": {"queue": "old", "changed": "2000-01-01"},
 }  # fmt: skip
 STOCK: Final = """
 insert into drover.scheduler_group values ('others', null, null);
@@ -97,13 +132,24 @@ insert into drover.jobqueue (jq_type, jq_state)
 update drover.jobqueue set jq_state = 'failed', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2
  where jq_pk = 3;
 update drover.jobqueue set jq_wait_until = 'infinity', jq_endtext = 'blocked: disk' where jq_pk = 4;
-insert into drover.jobqueue (jq_type) values ('command')
+insert into drover.jobqueue (jq_type) values ('command');
+insert into drover.queue (queue_name, queue_group) values ('kept', 'default');
+insert into drover.jobqueue (jq_type, jq_queue) values ('b', 'kept'), ('c', 'default');
+update drover.jobqueue set jq_wait_until = 'infinity', jq_retry_at = 'infinity',
+       jq_endtext = 'rate limit of queue default: x' where jq_pk = 7;
+update drover.queue set queue_rate_changed = '2000-01-01' where queue_name = 'old';
+insert into drover.schedule (schedule_name, schedule_every, schedule_job)
+  values ('nightly', '1 day', '{"jq_type": "a"}');
+insert into drover.recovery (recovery_group, recovery_condition, recovery_policy, recovery_next)
+  values ('default', 'tape', 'default', 'infinity')
 """
 ALL_OF_IT: Final = """
 select (select jsonb_agg(j order by jq_pk) from drover.jobqueue j),
        (select jsonb_agg(q order by q) from drover.queue q),
        (select jsonb_agg(h) from drover.host h),
-       (select jsonb_agg(a) from drover.agent a)
+       (select jsonb_agg(a) from drover.agent a),
+       (select jsonb_agg(s) from drover.schedule s),
+       (select jsonb_agg(r) from drover.recovery r)
 """
 
 

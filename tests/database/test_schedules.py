@@ -202,6 +202,13 @@ def test_a_start_is_skipped_while_the_one_before_works(queue: Connection, look: 
     assert fetch_one(queue, "select count(*) from drover.jobqueue") == 2
 
 
+@pytest.mark.parametrize(("overlap", "jobs"), [("queue", 2), ("skip", 1)])
+def test_a_start_by_hand_is_skipped_only_where_overlaps_are(queue: Connection, overlap: str, jobs: int) -> None:
+    add(queue, overlap=overlap)
+    assert [fetch_one(queue, "select started from drover.run_schedule('s')") for _ in range(2)] == [True, jobs == 2]
+    assert fetch_one(queue, "select count(*) from drover.jobqueue") == jobs
+
+
 def test_a_start_waits_for_the_one_before_however_that_ends(queue: Connection, look: Pass) -> None:
     add(queue, late="1 hour", catch_up="all")
     look()

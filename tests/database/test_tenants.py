@@ -134,6 +134,17 @@ def test_function_in_a_condition_sees_no_rows_of_strangers_t113(
     assert seen == []
 
 
+def test_every_view_that_a_tenant_reads_is_a_security_barrier_t113(admin: Connection) -> None:
+    views = fetch_all(
+        admin,
+        "select relname, coalesce('security_barrier=true' = any (reloptions), false) from pg_class"
+        " where relnamespace = 'drover'::regnamespace and relkind = 'v'"
+        " and (relname ~ '^(my|our)_' or has_any_column_privilege('drover_tenant', oid, 'select'))",
+    )
+    assert len(views) > 30
+    assert [name for name, is_barrier in views if not is_barrier] == ["condition"]  # words, which are of no job
+
+
 @pytest.mark.parametrize(
     "table", ["tenant", "tenant_queue", "share", "quota", "recovery", "blocked", "jobs", "impossible"]
 )

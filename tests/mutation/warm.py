@@ -124,7 +124,7 @@ class Warm:
         A test that fails without a mutant is named, and left out.
         """
         files = [place / f"part-{number}" for number in range(jobs)]
-        pids = [_child(partial(self._cover, tests[number::jobs], file)) for number, file in enumerate(files)]
+        pids = [child(partial(self._cover, tests[number::jobs], file)) for number, file in enumerate(files)]
         reached = Reached()
         for file, pid in zip(files, pids, strict=True):
             if os.waitpid(pid, 0)[1]:
@@ -142,7 +142,7 @@ class Warm:
         for test in share:
             meter.switch_context(test)
             began = time.process_time()
-            if report := self._failed(test):
+            if report := self.failed(test):
                 reports[test] = report
             else:
                 reached.durations[test] = time.process_time() - began
@@ -161,7 +161,7 @@ class Warm:
         for mutant, tests, took_s in work:
             read, write = os.pipe()
             limit = CPU_LEAST_S + int(CPU_TIMES * took_s)
-            pid = _child(partial(self._try, mutant, tests, limit, write))
+            pid = child(partial(self._try, mutant, tests, limit, write))
             os.close(write)
             children[pid] = (mutant, read)
             if len(children) >= jobs:
@@ -176,7 +176,7 @@ class Warm:
         signal.alarm(SLEEP_S)
         self.put(mutant)
         for test in tests:
-            if self._failed(test):
+            if self.failed(test):
                 os.write(write, test.encode())
                 break
         return 0
@@ -191,7 +191,7 @@ class Warm:
             for function in self.functions[path, old.co_qualname, old.co_firstlineno]:
                 function.__code__ = new
 
-    def _failed(self, test: str) -> str:
+    def failed(self, test: str) -> str:
         """Run a test; return the report of its failure, or nothing."""
         reports = runtestprotocol(self.items[test], log=False, nextitem=None)
         return next((str(report.longrepr) for report in reports if report.failed), "")
@@ -207,7 +207,7 @@ def _end(children: dict[int, tuple[Mutant, int]]) -> tuple[Mutant, str]:
     return mutant, test or (TIME_OUT if status else UNSEEN)
 
 
-def _child(work: Callable[[], int]) -> int:
+def child(work: Callable[[], int]) -> int:
     """Fork a child that does this, with no output."""
     sys.stdout.flush()
     if pid := os.fork():
