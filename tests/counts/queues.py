@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final
 
 import psycopg
@@ -148,6 +149,7 @@ class Real:
         self._link.run(TELL)
 
 
+@cache
 def queries() -> dict[str, Query]:
     """Return the daemon's statements by name."""
     return load((schema_dir() / "queries.sql").read_text())
