@@ -67,6 +67,7 @@ def test_batch_that_is_not_committed_is_done_once_more_and_counted_once(queue: p
     assert batch(queue, command)["done"] == 100  # as a daemon does that could not end the command
 
 
+@pytest.mark.slow
 def test_batch_reads_only_where_such_jobs_are(queue: psycopg.Connection[Any]) -> None:
     many = MANY.replace("100", "100000").replace("'a'", "'c'")
     queue.execute(many.encode())

@@ -60,6 +60,7 @@ def cancel(session: Session) -> None:
             return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("insert", [AT_ONCE, ONE_BY_ONE], ids=["shared tokens", "own tokens"])
 def test_claim_reads_few_more_pages_after_a_bulk_cancel(session: Session, insert: str) -> None:
     session.execute(insert.encode())

@@ -129,6 +129,7 @@ def test_target_that_the_database_refuses_harms_no_agent(database: str) -> None:
     assert all(can_be_sent(target) in (True, False) for target in refused)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(targets, min_size=1, max_size=50))
 def test_any_target_that_the_database_takes_can_be_sent_to(database: str, written: list[str]) -> None:

@@ -230,6 +230,7 @@ def test_spool_that_others_may_replace_is_a_failure(
     assert not (tmp_path / "open" / "spool").exists()
 
 
+@pytest.mark.slow
 def test_spool_of_a_host_over_ssh_is_looked_at_there(
     drover: Drover, config: Path, database_with_roles: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -226,6 +226,7 @@ def test_it_halts_after_failures(run: Callable[..., Done], home: Path) -> None:
     assert list((home / ".local/share/drover/map/runs").glob("[0-9]*")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["soon", "now"])
 def test_nothing_is_begun_after_the_failure_that_halts(run: Callable[..., Done], tmp_path: Path, when: str) -> None:
     script = ["sh", "-c", 'echo "$1" >>began; exit 1', "sh", "{}"]
@@ -305,6 +306,7 @@ def test_relative_home_is_refused(tmp_path: Path, words: list[str]) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_what_runs_and_the_rest_is_continued(
     home: Path, tmp_path: Path, run: Callable[..., Done]
 ) -> None:
@@ -335,6 +337,7 @@ def test_a_second_ctrl_c_kills_what_runs_which_is_begun_anew(
     assert Counter(lines(tmp_path / "began")) == Counter([*TEN, "1", "2"])
 
 
+@pytest.mark.slow
 def test_after_kill_9_what_runs_is_finished_and_the_rest_is_continued(
     home: Path, tmp_path: Path, run: Callable[..., Done]
 ) -> None:

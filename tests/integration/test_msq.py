@@ -471,6 +471,7 @@ def test_one_connection_is_enough_for_many_queries_f49(launch: Launch, tmp_path:
     assert Counter(numbers(record)) == Counter([*range(10), *range(10)])
 
 
+@pytest.mark.slow
 def test_busy_types_leave_their_rows_to_files_and_work_all_of_them_f49(launch: Launch, tmp_path: Path) -> None:
     record, gate = tmp_path / "record", tmp_path / "gate"
     limits = "[scheduler]\nexpansions = 2\nfetch_bytes = 10000\n"

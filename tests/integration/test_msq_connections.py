@@ -22,7 +22,7 @@ def occupy(daemon: Daemon, types: int, jobs: int, key: str | None) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "n"], ids=["without a key", "with a key"])
-@pytest.mark.parametrize(("types", "jobs"), [(3, 6), (20, 3)])
+@pytest.mark.parametrize(("types", "jobs"), [(3, 6), pytest.param(20, 3, marks=pytest.mark.slow)])
 def test_sql_jobs_of_busy_types_keep_no_other_type_waiting_f49(
     launch: Launch, tmp_path: Path, types: int, jobs: int, key: str | None
 ) -> None:

@@ -35,6 +35,7 @@ def run(database_with_roles: str, config: Path) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_jobs_of_queues_with_any_name_run(launch: Launch, record: Path, run: Run) -> None:
     daemon = launch(HOST + QUEUES + agent("a", rec(record)))
     for name in NAMES:
@@ -42,6 +43,7 @@ def test_jobs_of_queues_with_any_name_run(launch: Launch, record: Path, run: Run
     assert lines(record) == NAMES
 
 
+@pytest.mark.slow
 def test_commands_about_a_queue_with_a_blank_in_its_name(launch: Launch, record: Path, run: Run) -> None:
     daemon = launch(HOST + '[queues."my queue"]\n' + agent("a", rec(record)))
     assert run("queue", "add", "late jobs", "2").out == "queue late jobs: concurrency 2\n"

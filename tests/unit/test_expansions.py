@@ -116,7 +116,7 @@ def at_work(core: Core, name: str) -> list[int]:
 
 
 @pytest.mark.parametrize("rules", [{}, {"key": "n"}], ids=["without a key", "with a key"])
-@pytest.mark.parametrize(("types", "jobs"), [(1, 20), (3, 6), (20, 3), (200, 2)])
+@pytest.mark.parametrize(("types", "jobs"), [(1, 20), (3, 6), (20, 3), pytest.param(200, 2, marks=pytest.mark.slow)])
 def test_busy_types_of_any_number_keep_no_other_type_waiting_f49(types: int, jobs: int, rules: dict[str, str]) -> None:
     site = occupied(types, jobs, **rules)
     core = site.core
@@ -165,7 +165,7 @@ SMALL = [{}, {"key": "n"}]
 
 
 @pytest.mark.parametrize("rules", SMALL, ids=["a small query", "a huge query with a key"])
-@pytest.mark.parametrize(("types", "jobs"), [(1, 10), (3, 4), (20, 2), (200, 1)])
+@pytest.mark.parametrize(("types", "jobs"), [(1, 10), (3, 4), (20, 2), pytest.param(200, 1, marks=pytest.mark.slow)])
 def test_queries_that_no_file_has_room_for_keep_no_other_waiting_f49(
     types: int, jobs: int, rules: dict[str, str]
 ) -> None:

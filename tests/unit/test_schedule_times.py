@@ -39,7 +39,10 @@ def test_a_local_time_comes_once_a_day_over_a_year_of_both_changes_c48(cron: str
 
 
 @pytest.mark.parametrize("zone", ZONES)
-@pytest.mark.parametrize(("cron", "a_day"), [("0 */2 * * *", 12), ("*/15 1-3 * * *", 12), ("* 2 * * *", 60)])
+@pytest.mark.parametrize(
+    ("cron", "a_day"),
+    [("0 */2 * * *", 12), ("*/15 1-3 * * *", 12), pytest.param("* 2 * * *", 60, marks=pytest.mark.slow)],
+)
 def test_no_local_time_comes_twice_where_hours_are_named_c48(cron: str, a_day: int, zone: str) -> None:
     shown = [at.replace(tzinfo=None) for at in year(cron, zone)]
     assert len(shown) == len(set(shown))
