@@ -19,7 +19,7 @@ from tests.patience import PATIENCE_S
 
 AGENTS = Path(__file__).parents[1] / "agents"
 LIBRARY = AGENTS / "lib"
-AT_ONCE_S = 10.0  # F83, F111: what they would do else takes minutes
+AT_ONCE_S = PATIENCE_S / 2  # F83, F111: what they would do else takes minutes
 
 _SHORT = {b"\n": rb"\n", b"\r": rb"\r", b"\t": rb"\t"}
 

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.patience import LONG_PATIENCE_S
+
 ROOT = Path(__file__).parents[1]
 # A copy of this machine in memory: what is written there is gone at the end, and nobody else sees it.
 COPY = """
@@ -80,7 +82,9 @@ class Machine:
 
     def run(self, *words: str, told: str = "") -> "subprocess.CompletedProcess[str]":
         """Run a command to its end, with this text on its standard input."""
-        return subprocess.run([*self._enter, *words], input=told, capture_output=True, text=True, timeout=100)
+        return subprocess.run(
+            [*self._enter, *words], input=told, capture_output=True, text=True, timeout=2 * LONG_PATIENCE_S
+        )
 
     def written(self) -> set[str]:
         """Return the paths that were made or changed here."""

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from tests import warm
+from tests.patience import LONG_PATIENCE_S
 
-LIMIT_S = 60
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
@@ -34,13 +34,13 @@ class Terminal:
 
     def until(self, shown: str, since: int = 0) -> None:
         """Read until this is shown; `since` leaves out the first characters of `raw`. Errors: AssertionError."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + LONG_PATIENCE_S
         while shown not in CONTROL.sub("", self.raw[since:]):
             assert self._read(deadline), f"ended without {shown!r}: {self.text}"
 
     def read_all(self) -> str:
         """Read until the program ends; return all text."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + LONG_PATIENCE_S
         while self._read(deadline):
             pass
         return self.text

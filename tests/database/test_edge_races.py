@@ -12,6 +12,7 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.errors import CheckViolation, DeadlockDetected, InvalidTransactionState, LockNotAvailable
 
+from tests.patience import LONG_PATIENCE_S
 from tests.queue_tools import insert
 
 Connection = psycopg.Connection[Any]
@@ -63,7 +64,7 @@ def test_cycle_built_by_four_sessions_at_once_lacks_an_edge(database: str) -> No
 
     def tie(child: int, parent: int) -> str:
         with psycopg.connect(database, autocommit=True) as session:
-            start.wait(30)
+            start.wait(LONG_PATIENCE_S)
             try:
                 session.execute(EDGE, (child, parent))
             except CROSSWISE as error:

@@ -12,6 +12,7 @@ from psycopg.errors import FeatureNotSupported
 from scheduler.database import migrate
 from tests.faults.server import Server
 from tests.needs import need
+from tests.patience import LONG_PATIENCE_S
 
 INSERT = """
 with made as (insert into drover.job (job_name) values ('both') returning job_pk),
@@ -59,4 +60,4 @@ def test_jobs_of_a_prepared_transaction_are_queued_by_its_commit_if_notification
         after = [session.execute(each).fetchone() for each in (QUEUED, TOKENS)]
         session.execute("notify drover_queue")
         assert (before, after) == ([(0,), (0,)], [(2,), (2,)])
-        assert [note.channel for note in daemon.notifies(timeout=30, stop_after=1)] == ["drover_queue"]
+        assert [note.channel for note in daemon.notifies(timeout=LONG_PATIENCE_S, stop_after=1)] == ["drover_queue"]

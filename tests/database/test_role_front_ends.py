@@ -12,6 +12,7 @@ from psycopg.errors import (
 )
 
 from scheduler.model.verbs import VERBS
+from tests.patience import LONG_PATIENCE_S
 from tests.role_tools import FRONTEND, PLAIN, SQL_ONLY, Login, add_edge, insertable
 from tests.schema_tools import Connection, fetch_all, fetch_one
 
@@ -237,7 +238,7 @@ def test_copy_of_ten_thousand_rows_wakes_listeners_once(login: Login) -> None:
     with ui.cursor().copy("copy drover.jobqueue (jq_type, jq_args) from stdin") as copy:
         copy.write("".join(f"noop\t{number}\n" for number in range(10_000)))
     ui.execute("notify drover_queue, 'end'")
-    woken = list(takewhile(lambda notify: notify.payload != "end", daemon.notifies(timeout=30)))
+    woken = list(takewhile(lambda notify: notify.payload != "end", daemon.notifies(timeout=LONG_PATIENCE_S)))
     assert len(woken) == 1
     assert fetch_one(login(""), "select count(*) from drover.jobqueue where jq_state = 'queued'") == 10_000
 

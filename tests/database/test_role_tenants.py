@@ -4,6 +4,7 @@ import pytest
 from psycopg import sql
 from psycopg.errors import InsufficientPrivilege
 
+from tests.patience import LONG_PATIENCE_S
 from tests.role_tools import FRONTEND, PLAIN, SQL_ONLY, Login, add_edge, insertable
 from tests.schema_tools import Connection, fetch_all, fetch_one
 
@@ -128,7 +129,7 @@ def test_operator_edits_placement_and_wakes_schedulers(login: Login) -> None:
     assert fetch_all(operator, query) == [("license", "disk1", "disk9", "alpha")]
     operator.execute("delete from drover.placement")
     assert fetch_all(operator, query) == []
-    assert len(list(daemon.notifies(timeout=30, stop_after=3))) == 3
+    assert len(list(daemon.notifies(timeout=LONG_PATIENCE_S, stop_after=3))) == 3
 
 
 @pytest.mark.parametrize("role", ["frontend", "frontend_sql", "readonly", "scheduler"])

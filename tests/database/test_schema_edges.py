@@ -6,6 +6,7 @@ from itertools import pairwise, takewhile
 import pytest
 from psycopg.errors import CheckViolation, ForeignKeyViolation, UniqueViolation
 
+from tests.patience import LONG_PATIENCE_S
 from tests.schema_tools import (
     BEGUN,
     ENDED,
@@ -35,7 +36,7 @@ def _settle(queue: Connection, *parents: int) -> int:
 def _heard(queue: Connection, channel: str) -> list[str]:
     """Return what a listening connection has heard on a channel; a last word of our own ends the wait."""
     queue.execute(f"notify {channel}, 'end'".encode())
-    notes = takewhile(lambda note: note.payload != "end", queue.notifies(timeout=30))
+    notes = takewhile(lambda note: note.payload != "end", queue.notifies(timeout=LONG_PATIENCE_S))
     return [note.payload for note in notes if note.channel == channel]
 
 

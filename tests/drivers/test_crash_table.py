@@ -7,6 +7,8 @@ from signal import SIGABRT, SIGALRM, SIGSEGV
 
 import pytest
 
+from tests.patience import LONG_PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 BEGIN = """
 import ctypes, os, time
@@ -28,7 +30,9 @@ FAULT = "ctypes.string_at(1)"
 def crashed(crash: str = FAULT, more: str = "") -> tuple[int, str]:
     """Return how a process ended that crashes, and what it has written."""
     code = BEGIN.format(crash=crash, more=more)
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=LONG_PATIENCE_S
+    )
     return done.returncode, done.stderr
 
 

@@ -20,6 +20,7 @@ import pytest
 from scheduler.daemon import log
 from scheduler.errors import ConfigError
 from scheduler.model.config import Scheduler
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 MOVE = "ST_PREP -> ST_SPAWNED slot=0 agent=sha256 host=local pid=14113 job=7"
@@ -323,7 +324,7 @@ def test_a_closed_standard_error_loses_log_lines_and_writes_nowhere_else(said: S
 def test_a_log_reader_that_does_not_read_does_not_block(said: Said, kind: str) -> None:
     ours, theirs = ends(kind)
     script = "for n in range(3000): log.echo(f'{n:04d} ' + 'x' * 1000)\nprint('on')"
-    done = said(script, stdout=subprocess.PIPE, stderr=theirs, timeout=20)
+    done = said(script, stdout=subprocess.PIPE, stderr=theirs, timeout=PATIENCE_S)
     told = drained(ours, theirs)
     assert (done.returncode, done.stdout) == (0, "on\n")
     assert told.startswith(b"0000 xxx")

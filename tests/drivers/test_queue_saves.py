@@ -19,6 +19,7 @@ from scheduler.model.queue_requests import (
     WriteOutput,
 )
 from tests.connection_tools import OTHER, fetch
+from tests.patience import PATIENCE_S
 from tests.queue_tools import Desk, end, insert, many, mark, states
 
 # ---- saves
@@ -129,7 +130,7 @@ def test_state_and_notification_agree_t2(desk: Desk, database: str) -> None:
         listener.execute("listen drover_event")
         (claim,) = desk.claim()
         desk.ask(EndAndClaim([end(claim)], ()))
-        news = next(listener.notifies(timeout=10))
+        news = next(listener.notifies(timeout=PATIENCE_S))
     assert json.loads(news.payload) == [{"jq_pk": claim.pk, "state": "done", "job_pk": None}]
 
 
@@ -161,5 +162,5 @@ def test_followers_of_output_are_notified_of_any_number_of_jobs_r69(desk: Desk, 
     with psycopg.connect(database, autocommit=True) as follower:
         follower.execute("listen drover_output")
         desk.ask(WriteOutput([row], jobs))
-        told = [json.loads(notify.payload) for notify in follower.notifies(timeout=20, stop_after=4)]
+        told = [json.loads(notify.payload) for notify in follower.notifies(timeout=PATIENCE_S, stop_after=4)]
     assert sorted(job for jobs in told for job in jobs) == jobs

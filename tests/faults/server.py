@@ -13,6 +13,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from scheduler.database import embedded, migrate
+from tests.patience import LONG_PATIENCE_S
 
 AS_POSTGRES = ("runuser", "-u", "postgres", "--")
 LIMIT_MS = 20_000
@@ -60,11 +61,11 @@ class Server:
     def _run(self, program: str, *words: str | Path) -> None:
         with open(os.devnull, "wb") as none:  # a pipe would be held open by the server
             command = [*self._prefix, str(self._binaries / program), *map(str, words)]
-            subprocess.run(command, check=True, stdout=none, stderr=none, cwd="/", timeout=60)
+            subprocess.run(command, check=True, stdout=none, stderr=none, cwd="/", timeout=LONG_PATIENCE_S)
 
     def _status(self, program: str, *words: str | Path) -> int:
         command = [*self._prefix, str(self._binaries / program), *map(str, words)]
-        return subprocess.run(command, check=False, capture_output=True, cwd="/", timeout=60).returncode
+        return subprocess.run(command, check=False, capture_output=True, cwd="/", timeout=LONG_PATIENCE_S).returncode
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import pytest
 from tests.faults.settings import FULL
 from tests.faults.site import BIG, RETRIED, Site
 from tests.integration.daemon import Daemon, agent
+from tests.patience import LONG_PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -176,7 +177,7 @@ def test_a_thousand_agents_are_served_and_use_no_cpu_while_idle(site: Site) -> N
     time.sleep(3.0)  # of idleness
     assert (_cpu_s(daemon) - cpu) / (time.monotonic() - began) < 0.05
     assert site.settle() == []
-    daemon.stop(timeout=60.0)
+    daemon.stop(timeout=LONG_PATIENCE_S)
 
 
 @pytest.mark.fault("a query of 1,000,000 rows")

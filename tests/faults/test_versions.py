@@ -19,6 +19,7 @@ from tests import warm
 from tests.faults.site import AUDIT, ENDED, Site, Tally
 from tests.faults.versions import Version
 from tests.integration.daemon import Daemon
+from tests.patience import LONG_PATIENCE_S
 from tests.schema_tools import walk_suspects
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault("two versions side by side: upgrade and roll back")]
@@ -127,7 +128,7 @@ def test_a_new_daemon_that_waits_for_its_schema_ends_at_a_signal(former: Site) -
     daemon = former.start(metered=False)
     former.until(lambda: "run drover init; trying again" in daemon.stderr(), "it does not wait")
     os.kill(daemon.process.pid, SIGTERM)
-    assert daemon.process.wait(60) != 0
+    assert daemon.process.wait(LONG_PATIENCE_S) != 0
 
 
 def test_a_new_command_on_the_old_schema_says_what_to_run_f143(former: Site) -> None:

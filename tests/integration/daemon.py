@@ -10,7 +10,6 @@ import re
 import select
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,12 +24,13 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
 from tests import warm
-from tests.patience import PATIENCE_S, line_of, named
+from tests.patience import PATIENCE_S, Deadline, line_of, named
 
-GONE_S = 5.0  # for what a daemon leaves behind
+GONE_S = PATIENCE_S / 4  # for what a daemon leaves behind
 LOOK_S = 0.02  # the longest time between two looks for what nobody announces
 TERMINAL = frozenset({"done", "failed", "cancelled", "ignored", "skipped"})
-# The rescan comes at the interval that is shipped, so that no test passes because of it; one that is about it says so.
+# No rescan comes while a test waits, however long it waits on a busy machine, so that none passes because of one; a
+# test that is about it sets the interval.
 # Short are the lease, what is shown, limits of agents, and pauses before a retry: many tests are about them.
 BASE = """
 [scheduler]
@@ -41,6 +41,7 @@ min_idle = 0.2
 start_limit = 5
 lease = 4
 lease_renewal = 1
+rescan = 3600
 progress_interval = 0.1
 status_interval = 1
 retry_base = 0.1
@@ -213,19 +214,18 @@ class Daemon:
         return found
 
     def wait_all(self, pks: Sequence[int], state: str | set[str] = "done", timeout: float = PATIENCE_S) -> list[Row]:
-        """Wait for several jobs; their rows in the order of `pks`."""
-        deadline = time.monotonic() + timeout
-        return [self.wait(pk, state, max(0.0, deadline - time.monotonic())) for pk in pks]
+        """Wait for several jobs, for each of them so long; their rows in the order of `pks`."""
+        return [self.wait(pk, state, timeout) for pk in pks]
 
     def until(self, look: Callable[[], Any], timeout: float = PATIENCE_S, what: str = "") -> Any:
         """Look again at every event, or a moment later, until `look` gives something true, which is given.
 
         `what` names what is missing until then; without it that is the line of the caller.
         """
-        deadline, frame = time.monotonic() + timeout, sys._getframe(1)
+        deadline, frame = Deadline(timeout), sys._getframe(1)
         with named(lambda: what or line_of(frame), self._story):
             while not (found := look()):
-                left = deadline - time.monotonic()
+                left = deadline.left
                 assert left > 0, f"{what or line_of(frame)} within {timeout} s\n{self._story()}"
                 list(self._owner.notifies(timeout=min(left, LOOK_S), stop_after=1))
         return found
@@ -269,7 +269,7 @@ class Daemon:
         """Wait until it has exited by itself; its status. Nothing of it may be left."""
         family = [watch(pid) for pid in below(self.process.pid)]
         try:
-            status = self.process.wait(timeout)
+            status = self.process.wait(Deadline(timeout).left)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it did not exit within {timeout} s\n{self.stderr()[-3000:]}") from None
         finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.integration.daemon import LOOK_S, Daemon, await_lines, lines, records
 from tests.needs import need
-from tests.patience import PATIENCE_S
+from tests.patience import LONG_PATIENCE_S, PATIENCE_S
 from tests.ssh.net import Net, cabled
 from tests.ssh.sshd import Server, below, name_of, run, serving
 
@@ -64,7 +64,7 @@ def interruptions(daemon: Daemon, pks: list[int]) -> list[int]:
 
 def assert_each_done_once(daemon: Daemon, pks: list[int], record: Path) -> None:
     """Every job is done, by one attempt; no more lines were given out for it than there were attempts."""
-    daemon.wait_all(pks, timeout=60)
+    daemon.wait_all(pks, timeout=LONG_PATIENCE_S)
     given = Counter(lines(record))
     for pk in pks:
         outcomes = [each["att_outcome"] for each in daemon.attempts(pk)]

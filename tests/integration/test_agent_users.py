@@ -169,5 +169,7 @@ def test_a_daemon_that_cannot_become_the_user_refuses_to_start(
     file = tmp_path / "drover.toml"
     file.write_text(f"{HOST}[agents.a]\ncommand = {json.dumps(SLEEPY)}\nuser = '{user}'\n")
     without = ["setpriv", f"--bounding-set={lacking}", "--"]
-    done = subprocess.run([*without, *RUN, "-c", str(file)], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [*without, *RUN, "-c", str(file)], capture_output=True, text=True, check=False, timeout=LONG_PATIENCE_S
+    )
     assert (done.returncode, done.stderr) == (2, f"{file}:4: agents.a.user: {mistake}\n")

@@ -284,7 +284,7 @@ def test_author_is_told_of_an_agent_that_cannot_be_killed(site: Site) -> None:
     program.write_text(f"#!/bin/sh\necho $$ >&2\nexec {site.word} 'trap : HUP; {ANSWER}; {ANSWER}; exec sleep 1000'\n")
     program.chmod(0o755)
     words = [*AS_USER_1[: -len(RUN)], *DROVER, "agent", "run", str(program), "x"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=LONG_PATIENCE_S)
     pid = next(int(line) for line in done.stderr.splitlines() if line.isdecimal())
     os.kill(pid, SIGKILL)
     assert LEFT.format(pid) in done.stderr

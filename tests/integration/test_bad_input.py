@@ -13,10 +13,11 @@ from tests.agent_tools import module
 from tests.agent_tools import record as as_line
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec, records, start
+from tests.patience import PATIENCE_S
 
 LIBRARY = module("lib/drover_agent.py")
 HOST = "[hosts.alpha]\n"
-AT_ONCE_S = 10.0
+AT_ONCE_S = PATIENCE_S / 2
 MEBIBYTE = 1 << 20
 
 

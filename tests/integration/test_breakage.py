@@ -13,6 +13,7 @@ from scheduler.policy.deadlines import Deadlines
 from scheduler.policy.outbox import LOG_SIZE, Outbox
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, python, rec
+from tests.patience import PATIENCE_S
 
 HOST = "[hosts.alpha]\n"
 LONG = "x" * 200_000  # no argument of a program may be so long
@@ -134,7 +135,7 @@ def away(daemon: Daemon) -> Iterator[None]:
 @pytest.mark.usefixtures("away")
 def test_sigterm_ends_a_daemon_whose_database_is_down(daemon: Daemon) -> None:
     daemon.until(lambda: "queue connection" in daemon.stderr())
-    assert daemon.stop(SIGTERM, timeout=10.0) == 0
+    assert daemon.stop(SIGTERM, timeout=PATIENCE_S / 2) == 0
     assert "has not taken all in time" in daemon.stderr()
 
 

@@ -13,9 +13,10 @@ from tests.faults.proxy import Proxy
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, python, rec
 from tests.integration.test_commands import HOST, QUICK, command, told, working
+from tests.patience import LONG_PATIENCE_S
 from tests.replica_tools import socket_of
 
-PATIENT = "[scheduler]\nlease = 30\nlease_renewal = 10\nrescan = 1000\n"  # no belt comes to the rescue
+PATIENT = "[scheduler]\nlease = 30\nlease_renewal = 10\n"
 FLOOD = 1_500
 
 
@@ -95,7 +96,7 @@ def test_a_lock_on_a_host_delays_only_commands_about_it(launch: Launch, text: st
 
 @pytest.mark.slow
 def test_waiting_for_a_lock_is_not_taken_for_a_broken_listen(launch: Launch, text: str) -> None:
-    daemon = launch(text.replace("rescan = 1000", "rescan = 0.5"))
+    daemon = launch(text.replace(PATIENT, PATIENT + "rescan = 0.5\n"))
     with psycopg.connect(daemon.database) as other:
         other.execute("select from drover.host for update")
         command(daemon, "host-max alpha 5")
@@ -309,7 +310,7 @@ def test_a_flood_of_commands_delays_no_job(launch: Launch, text: str) -> None:
     ended = daemon.wait(pk)["jq_endtime"]
     order = command(daemon, "poll")
     left = "select count(*) from drover.claimable where claim_type = 'command'"
-    daemon.until(lambda: daemon.value(left) == 0, timeout=100)
+    daemon.until(lambda: daemon.value(left) == 0, timeout=LONG_PATIENCE_S)
     daemon.wait(order)
     assert ended < daemon.value("select max(jq_endtime) from drover.jobqueue where jq_args like 'killjob%%'")
 

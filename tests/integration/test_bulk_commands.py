@@ -12,6 +12,7 @@ from tests.cli_tools import DROVER, Done, environment
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, rec
 from tests.integration.puppets import puppet
+from tests.patience import LONG_PATIENCE_S
 from tests.terminal_tools import on_terminal
 
 MANY = """
@@ -123,7 +124,7 @@ def test_ctrl_c_says_which_command_goes_on(launch: Launch, database_with_roles: 
             signal(SIGINT, before)
             daemon.until(lambda: states(daemon, "other").get("cancelled") == 2 and daemon.value(waits) == 1)
             process.send_signal(SIGINT)
-            _, told = process.communicate(timeout=60)
+            _, told = process.communicate(timeout=LONG_PATIENCE_S)
     command = daemon.value("select max(jq_pk) from drover.jobqueue where jq_type = 'command'")
     assert (process.returncode, told.splitlines()[-1]) == (
         130, f"drover: command {command} goes on in the scheduler until it ends; drover wait {command} waits for that"

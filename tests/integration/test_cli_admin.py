@@ -21,6 +21,7 @@ from tests.cli_tools import CONFIG, DROVER, Done, environment
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec
 from tests.needs import need
+from tests.patience import PATIENCE_S
 
 HOST = "[hosts.alpha]\nmax = 8\n"
 NAP = python("import sys, time; print('up', flush=True); time.sleep(1000)")
@@ -500,7 +501,7 @@ def test_ls_watch_shows_ends_as_they_happen(
         pass
     assert json.loads(line)["job"] == pk
     watch.send_signal(SIGINT)
-    assert watch.wait(10) == 130
+    assert watch.wait(PATIENCE_S) == 130
 
 
 @pytest.mark.slow
@@ -515,7 +516,7 @@ def test_status_watch_prints_an_object_each_time(
     while not (line := watch.stdout.readline()).strip() or not json.loads(line)["jobs"]:
         pass
     watch.send_signal(SIGINT)
-    assert watch.wait(10) == 130
+    assert watch.wait(PATIENCE_S) == 130
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from tests.needs import FAKETIME, need
 pytestmark = pytest.mark.slow
 
 HOST = "[hosts.alpha]\n"
-# Long, so that nothing comes about by a renewal or a look for lost wake-ups that was due anyway.
-PATIENT = "[scheduler]\nlease = 300\nlease_renewal = 100\nrescan = 300\n"
+# Long, so that nothing comes about by a renewal that was due anyway.
+PATIENT = "[scheduler]\nlease = 300\nlease_renewal = 100\n"
 
 
 class Site:

@@ -15,6 +15,7 @@ from scheduler.model.verbs import TYPE as TYPE_VERB
 from scheduler.model.verbs import VERBS
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec, records
+from tests.patience import LONG_PATIENCE_S
 
 HOST = "[hosts.alpha]\n"
 NAPPING = "import signal,sys; print('OK'); [signal.pause() for _ in sys.stdin]"
@@ -551,7 +552,7 @@ def test_a_thousand_malformed_commands_all_fail_with_a_reason_f137_j87_j95(launc
             "insert into drover.jobqueue (jq_type, jq_args) values ('command', %s)", [(t,) for t in texts]
         )
     left = "select count(*) from drover.jobqueue where jq_type = 'command' and jq_endtime is null"
-    daemon.until(lambda: daemon.value(left) == 0, timeout=60)
+    daemon.until(lambda: daemon.value(left) == 0, timeout=LONG_PATIENCE_S)
     ends = daemon.execute(
         "select jq_args, jq_state::text as state, jq_endtext from drover.jobqueue where jq_type = 'command'"
     )

@@ -18,6 +18,7 @@ from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, lines, rec, start
 from tests.integration.database_door import LASTING, QUICK, SLOW, Door, cut, execute
 from tests.needs import need
+from tests.patience import PATIENCE_S
 from tests.replica_tools import replica, synchronise, until
 
 HOST = "[hosts.alpha]\n"
@@ -115,7 +116,7 @@ def crash(conninfo: str) -> None:
         os.kill(connection.info.backend_pid, SIGKILL)
         with pytest.raises(psycopg.OperationalError):
             connection.execute("select 1")
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             rows(conninfo, "select 1")
@@ -138,7 +139,7 @@ def both(here: str, there: str) -> str:
 
 def daemon_says(daemon: Daemon, words: str) -> None:
     """Wait without the database."""
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + PATIENCE_S
     while words not in daemon.stderr():
         assert time.monotonic() < deadline, daemon.stderr()[-3000:]
         time.sleep(0.02)

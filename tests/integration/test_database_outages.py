@@ -75,7 +75,7 @@ def test_a_daemon_that_waits_for_its_database_ends_when_told_to_r79(launch: Laun
     daemon = launch(HOST + agent("a", ["true"], kind="exec"), via=door.conninfo, wait=False)
     daemon.until(lambda: "database not reachable" in daemon.stderr())
     daemon.process.send_signal(SIGTERM)
-    assert daemon.process.wait(10) == -SIGTERM
+    assert daemon.process.wait(PATIENCE_S) == -SIGTERM
 
 
 def test_reconnect_delays_double_up_to_a_maximum_with_jitter() -> None:
@@ -274,7 +274,7 @@ def test_jobs_of_a_claim_whose_answer_is_lost_run_once(
     launch: Launch, database_with_roles: str, record: Path, when: str, attempt: int
 ) -> None:
     execute(database_with_roles, "insert into drover.jobqueue (jq_type, jq_args) values ('a', 'x')")
-    config = SLOW + "rescan = 600\n" + HOST + agent("a", rec(record))
+    config = SLOW + HOST + agent("a", rec(record))
     daemon = launch(config, points=f"end_and_claim:{when}=error")
     row = daemon.wait(1)
     assert (row["jq_attempt"], row["jq_rescued"], lines(record)) == (attempt, attempt - 1, ["x"])
@@ -320,7 +320,7 @@ def test_a_running_row_put_back_by_hand_runs_again_and_ends_once(site: Daemon, g
 def test_a_row_locked_when_the_queue_connection_is_back_is_given_back_after_the_lock_t69(
     launch: Launch, record: Path
 ) -> None:
-    daemon = launch("[scheduler]\nrescan = 600\nstatus_interval = 0.5\n" + HOST + agent("a", rec(record)))
+    daemon = launch("[scheduler]\nstatus_interval = 0.5\n" + HOST + agent("a", rec(record)))
     daemon.until(lambda: daemon.value(RESCANS) == 1)  # what is locked now is for nobody else to find
     daemon.execute("set session_replication_role = replica")
     pk = daemon.value(LOST)

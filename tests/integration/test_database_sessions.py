@@ -101,7 +101,7 @@ def test_a_daemon_behind_a_transaction_pooler_polls_and_says_so_once(
     launch: Launch, database_with_roles: str, record: Path
 ) -> None:
     with pooler(database_with_roles, "transaction") as via:
-        timers = "[scheduler]\npoll_interval = 0.1\nrescan = 600\n"
+        timers = "[scheduler]\npoll_interval = 0.1\n"
         daemon = launch(timers + HOST + agent("a", rec(record)), via=via)
         daemon.until(lambda: "LISTEN gets nothing" in daemon.stderr())
         for n in range(3):

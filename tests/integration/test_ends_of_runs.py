@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.daemon import below, is_gone, watch
 from tests.needs import need
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 WAITS = "tests/integration/run_that_waits.py"
@@ -50,7 +51,7 @@ def test_a_test_run_ended_by_a_signal_leaves_no_process(number: int, workers: st
     with waiting_run(tmp_path, "-n", workers) as run:
         started = [watch(pid) for pid in below(run.process.pid)]
         run.process.send_signal(number)
-        run.process.wait(20)
+        run.process.wait(PATIENCE_S)
         left = [pid for pid, fd in started if not is_gone(fd)]
     assert (left, len(started) > 8) == ([], True)  # guard, pytest, daemon and guardian, agent, database and guardian
 
@@ -61,6 +62,6 @@ def test_a_test_run_whose_worker_is_killed_leaves_no_process(tmp_path: Path) -> 
     with waiting_run(tmp_path, "-n1", "--max-worker-restart=0") as run:
         started = [watch(pid) for pid in below(run.process.pid)]
         os.kill(run.tester, SIGKILL)
-        status = run.process.wait(20)
+        status = run.process.wait(PATIENCE_S)
         left = [pid for pid, fd in started if not is_gone(fd)]
     assert (status, left, len(started) > 8) == (1, [], True)

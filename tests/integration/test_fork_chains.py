@@ -8,6 +8,7 @@ import pytest
 
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, python
+from tests.patience import LONG_PATIENCE_S
 
 # The lock is held as long as one of them lives: they inherit the open file.
 CHAIN = """
@@ -62,5 +63,5 @@ def test_no_chain_outlives_the_daemon(launch: Launch, tmp_path: Path, number: in
     daemon = launch("[hosts.local]\n" + agent("chain", python(CHAIN.format(begins=begins))))
     running(daemon, lock)
     daemon.signal(number)
-    daemon.process.wait(60)
+    daemon.process.wait(LONG_PATIENCE_S)
     assert not is_held(lock)

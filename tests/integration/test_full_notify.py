@@ -8,6 +8,7 @@ from psycopg.errors import ProgramLimitExceeded
 
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, rec
+from tests.patience import PATIENCE_S
 
 # What Postgres says at a commit when 8 GB are full, which a test cannot wait for.
 FILL = """
@@ -27,7 +28,7 @@ REFUSED = "WARNING the database refuses NOTIFY: too many notifications in the NO
 @pytest.fixture
 def daemon(launch: Launch, record: Path) -> Daemon:
     text = agent("a", rec(record), slots=4) + agent("sh", ["sh", "-c", "{args}"], kind="exec")
-    return launch("[scheduler]\nrescan = 60\nlease = 30\nlease_renewal = 10\n[hosts.alpha]\n" + text)
+    return launch("[scheduler]\nlease = 30\nlease_renewal = 10\n[hosts.alpha]\n" + text)
 
 
 def test_jobs_that_end_while_the_notify_queue_is_full_are_saved_and_run_once(
@@ -69,6 +70,6 @@ def test_notifications_resume_when_the_notify_queue_has_room(daemon: Daemon, ask
         follower.execute("listen drover_event")
         pk = daemon.insert(jq_type="a", jq_args="y")
         daemon.wait(pk)
-        told = [event.payload for event in follower.notifies(timeout=20, stop_after=1)]
+        told = [event.payload for event in follower.notifies(timeout=PATIENCE_S, stop_after=1)]
     assert f'"jq_pk":{pk}' in told[0]
     daemon.until(lambda: "too many notifications" not in ask("status").out)

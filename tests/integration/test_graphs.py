@@ -414,7 +414,7 @@ def test_job_of_another_is_not_hidden_t27(daemon: Daemon, drover: Drover, monkey
 
 @pytest.mark.slow
 def test_a_locked_job_skipped_by_a_claim_runs_after_the_commit_j51(launch: Launch, record: Path) -> None:
-    paused = "[hosts.alpha]\n[queues.default]\npaused = true\n[scheduler]\nrescan = 60\n"
+    paused = "[hosts.alpha]\n[queues.default]\npaused = true\n"
     daemon = launch(paused + agent("rec", rec(record)))
     parent, child = daemon.insert(jq_type="rec"), daemon.insert(jq_type="rec", jq_state="held")
     with daemon.login("drover_frontend_sql").transaction():
@@ -431,7 +431,7 @@ def test_a_locked_job_skipped_by_a_claim_runs_after_the_commit_j51(launch: Launc
 def test_a_locked_run_command_whose_jobs_have_ended_ends_after_the_commit_j52(
     launch: Launch, record: Path, gate: Path
 ) -> None:
-    daemon = launch("[hosts.alpha]\n[scheduler]\nrescan = 60\n" + agent("rec", rec(record)))
+    daemon = launch("[hosts.alpha]\n" + agent("rec", rec(record)))
     manual = daemon.insert(role="drover_operator", jq_type="rec", jq_mode="manual", jq_args=f"gate:{gate}")
     child = daemon.insert(role="drover_operator", jq_type="rec", jq_state="held")
     command = daemon.insert(role="drover_operator", jq_type="command", jq_args=f"run {manual}")
@@ -450,7 +450,7 @@ def test_a_locked_run_command_whose_jobs_have_ended_ends_after_the_commit_j52(
 def test_a_job_locked_during_a_takeover_is_given_back_after_the_lock_t69(
     launch: Launch, record: Path, gate: Path
 ) -> None:
-    text = "[hosts.alpha]\n[scheduler]\nrescan = 60\n" + agent("rec", rec(record))
+    text = "[hosts.alpha]\n" + agent("rec", rec(record))
     first = launch(text)
     parent = first.insert(jq_type="rec", jq_args=f"gate:{gate}")
     child = first.insert(jq_type="rec", jq_state="held")

@@ -17,7 +17,6 @@ QUICK = "[scheduler]\nlease = 1.5\nlease_renewal = 0.3\n"  # where a lease runs 
 LASTING = QUICK.replace("lease = 1.5", "lease = 30")  # where no lease is to run out
 HOST = "[hosts.alpha]\n"
 RUNNING = "select count(*) from drover.jobqueue where jq_state = 'running'"
-WOKEN = "[scheduler]\nrescan = 600\n"  # nobody looks by himself while a test lasts
 ELSEWHERE = ["unshare", "--uts", "sh", "-c", 'hostname elsewhere && exec "$@"', "sh", *RUN]
 
 
@@ -263,8 +262,8 @@ def test_a_standby_that_was_killed_is_forgotten_j74(launch: Launch, text: str) -
 @pytest.mark.slow
 def test_a_row_wakes_the_daemon_that_serves_its_queue_j64(launch: Launch, tmp_path: Path) -> None:
     records_of = [tmp_path / "one", tmp_path / "two"]
-    one = launch(WOKEN + HOST + agent("a", rec(records_of[0])))
-    launch(WOKEN + 'group = "other"\n[hosts.beta]\n[queues.low]\n' + agent("a", rec(records_of[1])))
+    one = launch(HOST + agent("a", rec(records_of[0])))
+    launch('[scheduler]\ngroup = "other"\n[hosts.beta]\n[queues.low]\n' + agent("a", rec(records_of[1])))
     for queue in (None, "other", "low", "default"):
         one.wait(one.insert(jq_type="a", jq_args=str(queue), jq_queue=queue))
     assert [lines(each) for each in records_of] == [["None", "default"], ["other", "low"]]
@@ -272,7 +271,7 @@ def test_a_row_wakes_the_daemon_that_serves_its_queue_j64(launch: Launch, tmp_pa
 
 @pytest.mark.slow
 def test_a_thousand_rows_in_one_transaction_wake_the_daemon_a_few_times_j66(launch: Launch, text: str) -> None:
-    daemon = launch("[scheduler]\nstatus_interval = 0.2\n" + text.replace(QUICK, "rescan = 600\n"))
+    daemon = launch("[scheduler]\nstatus_interval = 0.2\n" + text.replace(QUICK, ""))
     daemon.wait(daemon.insert(jq_type="a", jq_args="first"))
     before = claims(daemon)
     daemon.insert_all([{"jq_type": "a", "jq_args": "x", "jq_not_before": "2100-01-01"}] * 1000)
@@ -282,7 +281,7 @@ def test_a_thousand_rows_in_one_transaction_wake_the_daemon_a_few_times_j66(laun
 
 @pytest.mark.slow
 def test_rows_that_are_due_are_claimed_many_at_once_c23(launch: Launch, text: str) -> None:
-    daemon = launch("[scheduler]\nstatus_interval = 0.2\n" + text.replace(QUICK, "rescan = 600\n"))
+    daemon = launch("[scheduler]\nstatus_interval = 0.2\n" + text.replace(QUICK, ""))
     before = claims(daemon)
     daemon.wait_all(daemon.insert_all([{"jq_type": "a", "jq_args": str(n)} for n in range(250)]))
     assert claims(daemon) - before < 125

@@ -18,6 +18,7 @@ from scheduler.cli.health import COLUMNS, OF_DATABASE, Check, Limits, database_w
 from scheduler.cli.unknown_checks import NotLooked, look
 from tests.cli_tools import Drover, insert
 from tests.conftest import _database
+from tests.patience import PATIENCE_S
 from tests.schema_tools import fetch_all, walk_suspects
 
 Login = Callable[..., psycopg.Connection[Any]]
@@ -60,7 +61,7 @@ def pid_of(connection: psycopg.Connection) -> str:
 
 
 def until(connection: psycopg.Connection, query: str, *values: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not connection.execute(query.encode(), values).fetchone():
         assert time.monotonic() < deadline, query
 

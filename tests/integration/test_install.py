@@ -10,6 +10,7 @@ import pytest
 
 from tests.needs import need
 from tests.package_tools import Built, build, machine, once
+from tests.patience import LONG_PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -50,7 +51,9 @@ def _files(place: Path) -> dict[str, bytes]:
 def _run(prefix: Path, tmp_path: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONWARNINGS": "error"}
     command = [prefix / "bin" / words[0], *words[1:]]
-    return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=2 * LONG_PATIENCE_S
+    )
 
 
 def test_source_installs_the_same_as_the_wheel_and_both_leave_nothing_behind_r12_t107(

@@ -19,6 +19,7 @@ from tests.integration.puppets import LOCAL, Meeting, puppet, rows, said, settin
 from tests.integration.ssh_tools import table
 from tests.integration.unit_tools import Unit, dying
 from tests.needs import need
+from tests.patience import PATIENCE_S
 from tests.ssh.sshd import Server
 
 Serve = Callable[..., Unit]
@@ -630,7 +631,7 @@ def test_a_daemon_whose_warden_was_killed_stops_in_order(serve: Serve, meeting: 
     unit = serve()
     pk, pid = work(unit, meeting)
     os.kill(warden_of(unit), signal.SIGKILL)
-    assert unit.daemon.process.wait(20) == 0
+    assert unit.daemon.process.wait(PATIENCE_S) == 0
     assert (unit.daemon.row(pk)["jq_state"], lives(pid)) == ("queued", False)
 
 

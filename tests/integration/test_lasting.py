@@ -7,6 +7,7 @@ import pytest
 from tests.agent_tools import AGENTS
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent
+from tests.patience import LONG_PATIENCE_S
 
 FILL = "insert into drover.jobqueue (jq_type, jq_args) select 'noop', i::text from generate_series(1, %s) i"
 LEFT = "select count(*) from drover.jobqueue where jq_endtime is null"
@@ -15,7 +16,7 @@ LEFT = "select count(*) from drover.jobqueue where jq_endtime is null"
 def work(daemon: Daemon, jobs: int) -> int:
     """Let it do jobs; its resident kilobytes afterwards."""
     daemon.execute(FILL, jobs)
-    daemon.until(lambda: daemon.value(LEFT) == 0, timeout=120.0)
+    daemon.until(lambda: daemon.value(LEFT) == 0, timeout=2 * LONG_PATIENCE_S)
     status = Path(f"/proc/{daemon.pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.integration.conftest import Launch
 from tests.integration.daemon import agent
+from tests.patience import LONG_PATIENCE_S
 
 AGENTS = 500
 USUAL_FILES = 1024
@@ -27,7 +28,11 @@ def few_files() -> Iterator[None]:
 def test_five_hundred_agents_work_at_once_t49(launch: Launch, few_files: None) -> None:
     daemon = launch("[hosts.alpha]\n" + agent("sleeper", SLEEPER, slots=AGENTS))
     pks = daemon.insert_all([{"jq_type": "sleeper", "jq_args": str(n)} for n in range(AGENTS)])
-    daemon.until(lambda: daemon.value(WORKING) == AGENTS, timeout=120.0, what=f"{AGENTS} agents do not work at once")
+    daemon.until(
+        lambda: daemon.value(WORKING) == AGENTS,
+        timeout=2 * LONG_PATIENCE_S,
+        what=f"{AGENTS} agents do not work at once",
+    )
     assert len(daemon.agent_pids()) == AGENTS
     assert resource.prlimit(daemon.agent_pids()[0], resource.RLIMIT_NOFILE)[0] == USUAL_FILES
     assert daemon.stop() == 0

@@ -477,7 +477,7 @@ def test_all_jobs_are_fetched_whatever_the_limit_of_one_fetch_j3_j47_j48_j108(
 @pytest.mark.slow
 def test_no_claim_is_made_while_every_slot_and_buffer_is_full_j49(launch: Launch, tmp_path: Path) -> None:
     record, gate = tmp_path / "record", tmp_path / "gate"
-    daemon = launch("[scheduler]\nrescan = 60\n" + ONE_HOST + agent("a", rec(record), slots=2))
+    daemon = launch(ONE_HOST + agent("a", rec(record), slots=2))
     pks = daemon.insert_all([{"jq_type": "a", "jq_args": f"gate:{gate}"}] * 6)
     daemon.wait_all(pks[:2], "running")
     daemon.until(lambda: len(claimed(daemon)) == 3)
@@ -530,7 +530,7 @@ def renewals(daemon: Daemon, count: int) -> None:
 @pytest.mark.slow
 def test_jobs_that_come_while_others_are_fetched_are_not_lost_j46_j50(launch: Launch, tmp_path: Path) -> None:
     record = tmp_path / "record"
-    daemon = launch("[scheduler]\nrescan = 3600\n" + ONE_HOST + agent("a", rec(record), slots=2))
+    daemon = launch(ONE_HOST + agent("a", rec(record), slots=2))
     roles = ("drover_frontend", "drover_frontend_sql")
     pks = [daemon.insert(role=role, jq_type="a", jq_args=f"{role} {n}") for n in range(100) for role in roles]
     daemon.wait_all(pks)

@@ -10,6 +10,7 @@ import pytest
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, Row, agent, start
 from tests.integration.puppets import LOCAL, Meeting, settings
+from tests.patience import LONG_PATIENCE_S
 
 SHELL = ["sh", "-c", "{args}"]
 MIB = 1 << 20
@@ -191,7 +192,7 @@ def test_sixteen_mb_are_stored_whole_if_the_limit_allows_it_j34(daemon: Daemon) 
 def test_a_thousand_jobs_that_print_64_kb_and_exit_at_once_are_complete_j111(daemon: Daemon) -> None:
     script = "head -c 65536 /dev/zero | tr '\\0' x"
     jobs = daemon.insert_all([{"jq_type": "sh", "jq_args": script}] * 1000)
-    daemon.wait_all(jobs, timeout=120)
+    daemon.wait_all(jobs, timeout=2 * LONG_PATIENCE_S)
     query = """
         select count(*) from unnest(%s::bigint[]) as pk,
                lateral (select string_agg(out_data, '' order by out_pk) as text
@@ -234,6 +235,7 @@ def pieces(daemon: Daemon, job: int) -> list[tuple[str, str]]:
     return [(row["out_stream"], row["out_data"]) for row in rows]
 
 
+@pytest.mark.slow
 def test_the_memory_of_the_daemon_is_bounded_for_any_output(daemon: Daemon) -> None:
     run(daemon, "seq 100000")
     before = peak(daemon)

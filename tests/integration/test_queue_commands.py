@@ -10,7 +10,7 @@ from tests.integration.daemon import Daemon, agent, lines, rec
 from tests.integration.test_commands import HOST, command, told
 from tests.integration.test_groups import standby
 
-PATIENT = "[scheduler]\nlease = 600\nlease_renewal = 200\nrescan = 600\n"  # nobody looks by himself while a test lasts
+PATIENT = "[scheduler]\nlease = 600\nlease_renewal = 200\n"  # nobody looks by himself while a test lasts
 TWO = "[queues.one]\n[queues.two]\n"
 
 

@@ -9,6 +9,7 @@ from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, Row, agent, await_lines, lines, rec, records
 from tests.integration.puppets import LOCAL, Meeting, puppet, said, settings
 from tests.integration.test_commands import command, told
+from tests.patience import LONG_PATIENCE_S
 
 TWO_HOSTS = "[hosts.alpha]\n[hosts.beta]\n"
 NAPS = 40
@@ -122,7 +123,9 @@ def test_few_jobs_in_one_queue_do_not_wait_for_many_in_another_j18(launch: Launc
 def test_a_thousand_queues_load_and_work_j6(launch: Launch, record: Path) -> None:
     names = [f"q{n}" for n in range(1000)]
     daemon = launch(LOCAL + agent("rec", rec(record), slots=4) + "".join(limited(name, 1) for name in names))
-    rows = daemon.wait_all(daemon.insert_all([{"jq_type": "rec", "jq_queue": name} for name in names]), timeout=60)
+    rows = daemon.wait_all(
+        daemon.insert_all([{"jq_type": "rec", "jq_queue": name} for name in names]), timeout=LONG_PATIENCE_S
+    )
     assert {row["jq_attempt"] for row in rows} == {1}
 
 

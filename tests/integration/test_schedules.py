@@ -46,7 +46,7 @@ def add(
 
 @pytest.mark.slow
 def test_a_schedule_that_is_added_starts_at_its_time_again_and_again_c19_c24(launch: Launch, text: str) -> None:
-    daemon = launch("[scheduler]\nrescan = 60\n" + text)
+    daemon = launch(text)
     add(daemon, "s", every="1 s")
     daemon.until(lambda: daemon.value("select count(*) from drover.jobqueue where jq_state = 'done'") >= 3)
     query = "select max(extract(epoch from start_at - start_due_at))::float8 from drover.schedule_start"

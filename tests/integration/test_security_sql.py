@@ -266,7 +266,7 @@ def test_advisory_lock_of_another_role_does_not_block_edges(daemon: Daemon) -> N
 
 @pytest.mark.slow
 def test_a_child_locked_by_its_owner_delays_no_other_job(launch: Launch, tmp_path: Path) -> None:
-    daemon = launch("[scheduler]\nrescan = 600\n" + HOST + agent("rec", rec(tmp_path / "record")))
+    daemon = launch(HOST + agent("rec", rec(tmp_path / "record")))
     child, sister, other, parent = (daemon.insert(jq_type="rec", jq_state="held") for _ in range(4))
     edge = "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)"
     ui = daemon.login("drover_frontend_sql")
@@ -360,7 +360,7 @@ def test_flood_of_notifications_causes_at_most_ten_polls_a_second(
     launch: Launch, tmp_path: Path, channel: str, statement: str
 ) -> None:
     record = tmp_path / "record"
-    daemon = launch("[scheduler]\nrescan = 60\n" + HOST + agent("rec", rec(record)))
+    daemon = launch(HOST + agent("rec", rec(record)))
     daemon.wait(daemon.insert(jq_type="rec", jq_args="before"))
     told: list[int] = []
     stop = Event()

@@ -23,6 +23,7 @@ from tests.integration.daemon import RUN, Daemon
 from tests.integration.puppets import LOCAL, Meeting, puppet, said, settings
 from tests.needs import need
 from tests.notify_tools import Ear
+from tests.patience import PATIENCE_S
 
 TEXT = LOCAL + puppet()
 WITHIN = r'cli/run\.py", line \d+ in run' if IS_COMPILED else r'daemon/wiring\.py", line \d+ in turn'
@@ -190,7 +191,7 @@ def test_the_embedded_database_does_not_send_ready_to_the_manager(
         variables = Path(f"/proc/{postmaster}/environ").read_bytes().split(b"\0")
         process.send_signal(SIGTERM)
         told += ear.until("STOPPING=1")
-        process.wait(20)
+        process.wait(PATIENCE_S)
     assert told.count("READY=1") == 1
     assert [name for name in variables if name.startswith(b"NOTIFY_SOCKET")] == []
 
@@ -215,7 +216,7 @@ def test_a_crash_logs_a_traceback_and_the_children_and_dies_of_the_signal_f58(
     job = daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('$$')}; exec sleep 1000")
     agent = int(meeting.hear())
     daemon.signal(number)
-    assert daemon.process.wait(20) == -number
+    assert daemon.process.wait(PATIENCE_S) == -number
     told = daemon.stderr()
     assert re.search(rf'Fatal Python error: .*\n(.*\n)+  File ".*/scheduler/{WITHIN}\n', told)
     assert in_hand(agent, job) in told.partition("Fatal Python error")[2]
@@ -236,7 +237,7 @@ def test_a_daemon_without_a_guardian_logs_at_a_crash_which_agent_has_which_job_f
     job = daemon.insert(jq_type="puppet", jq_args=f"{meeting.tell('$$')}; exec sleep 1000")
     agent = int(meeting.hear())
     os.kill(daemon.process.pid, SIGSEGV)
-    assert daemon.process.wait(20) == -SIGSEGV
+    assert daemon.process.wait(PATIENCE_S) == -SIGSEGV
     _, _, told = daemon.stderr().partition("Fatal Python error")
     assert "jobs in hand: 1; slots: " in told
     assert in_hand(agent, job) in told
@@ -256,7 +257,7 @@ def test_process_names_in_the_table_of_children_are_escaped(launch: Launch, meet
     daemon.insert(jq_type="puppet", jq_args=r"""exec sh -c 'sleep 1000; :' "$(printf '\033[2Jx\nERROR')" """)
     daemon.until(lambda: any(b"\x1b" in cmdline(pid) for pid in daemon.agent_pids()))
     daemon.signal(SIGSEGV)
-    daemon.process.wait(20)
+    daemon.process.wait(PATIENCE_S)
     assert "\x1b" not in daemon.stderr()
     assert r"\x1b[2Jx\nERROR" in daemon.stderr()
 
@@ -356,7 +357,7 @@ def test_a_crash_is_written_to_the_log_file(launch: Launch, tmp_path: Path) -> N
     daemon = launch(settings(log_file=str(path)) + TEXT, wait=False)
     daemon.until(lambda: path.exists() and "serving group" in path.read_text())
     daemon.signal(SIGABRT)
-    daemon.process.wait(20)
+    daemon.process.wait(PATIENCE_S)
     assert "Fatal Python error: Aborted" in path.read_text()
     assert "the daemon died of SIGABRT" in daemon.stderr()
 

@@ -26,6 +26,7 @@ from tests.integration.ssh_tools import (
     ssh_processes,
     table,
 )
+from tests.patience import LONG_PATIENCE_S
 from tests.ssh.net import Net
 from tests.ssh.sshd import Server, below
 from tests.ssh.test_remote_agents import all_gone
@@ -40,7 +41,7 @@ def test_hanging_ssh_process_delays_a_kill_by_its_ping_interval_only(
     (ssh_process,) = ssh_processes(daemon)
     os.kill(ssh_process, SIGSTOP)
     command(daemon, f"killjob {killed}")
-    daemon.wait(killed, "failed", timeout=40)
+    daemon.wait(killed, "failed", timeout=LONG_PATIENCE_S)
     gate.touch()
     assert_each_done_once(daemon, others, record)
     assert interruptions(daemon, others) == [1, 1]
@@ -129,5 +130,5 @@ def test_a_slow_kill_without_grace_logs_a_bounded_number_of_lines(
     daemon.until(lambda: "reason='killed by command of drover_operator'" in daemon.stderr())
     (near,) = daemon.insert_all([{"jq_type": "command", "jq_args": "status"}], role="drover_operator")
     daemon.wait(near)
-    daemon.wait(pk, "failed", timeout=40)
+    daemon.wait(pk, "failed", timeout=LONG_PATIENCE_S)
     assert daemon.stderr().count("ST_FREEING -> ST_FREEING") < 100

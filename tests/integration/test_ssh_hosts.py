@@ -17,6 +17,7 @@ from tests.integration.daemon import agent, await_lines, lines, python, rec, rec
 from tests.integration.puppets import Meeting
 from tests.integration.ssh_tools import ALPHA, SOON, at_work, hosts, reached, said, table
 from tests.needs import need
+from tests.patience import LONG_PATIENCE_S
 from tests.ssh.net import cabled
 from tests.ssh.sshd import Keys, Server, below, serving
 from tests.ssh.test_remote_agents import all_gone
@@ -433,8 +434,10 @@ def test_a_host_that_becomes_silent_is_lost_and_reconnected_c56_j73(
         await_lines(daemon, record, 1)
         net.cut()
         daemon.wait(daemon.insert(jq_type="rec", jq_args="near"))
-        daemon.until(lambda: "host beta is down" in daemon.why(bound), timeout=30, what="the silence is not noticed")
+        daemon.until(
+            lambda: "host beta is down" in daemon.why(bound), timeout=LONG_PATIENCE_S, what="the silence is not noticed"
+        )
         net.mend()
         gate.touch()
-        assert daemon.wait(bound, timeout=60)["jq_interruptions"] == 1
+        assert daemon.wait(bound, timeout=LONG_PATIENCE_S)["jq_interruptions"] == 1
     assert hosts(record) == {"beta": 2, "alpha": 1}

@@ -31,6 +31,7 @@ from tests.integration.ssh_tools import (
     wired,
 )
 from tests.needs import need
+from tests.patience import LONG_PATIENCE_S
 from tests.ssh.net import Net
 from tests.ssh.sshd import Server, kill, run, serving
 from tests.ssh.test_remote_agents import all_gone
@@ -97,7 +98,7 @@ def test_a_slow_network_loses_no_job(launch: Launch, cable: tuple[Net, Server], 
     query = daemon.insert(jq_type="rec", jq_args=sql, jq_msq=True, jq_key="k")
     pks = daemon.insert_all(numbered(100, "nothing"))
     assert_each_done_once(daemon, pks, record)
-    row = daemon.wait(query, timeout=60)
+    row = daemon.wait(query, timeout=LONG_PATIENCE_S)
     assert (row["jq_itemsprocessed"], row["jq_interruptions"]) == (200, 0)
     assert hosts(record) == {"beta": 300}
 
@@ -115,7 +116,7 @@ def test_an_address_that_drops_packets_is_down_and_delays_no_other_f10(
     daemon.wait_all(daemon.insert_all(numbered(5, "near")))
     daemon.until(lambda: "no answer within 2 s" in daemon.why(bound), what="why does not say so")
     net.mend()
-    daemon.wait(bound, timeout=40)
+    daemon.wait(bound, timeout=LONG_PATIENCE_S)
     assert hosts(record) == {"alpha": 5, "beta": 1}
 
 
@@ -292,5 +293,7 @@ def test_a_missing_remote_command_fails_its_job_like_a_local_one(launch: Launch,
 def test_short_commands_need_no_more_connections_than_their_slots(launch: Launch, beta: Server, slots: int) -> None:
     daemon = launch(table("beta", beta) + agent("true", ["true"], kind="exec", slots=slots))
     reached(daemon)
-    daemon.wait_all(daemon.insert_all([{"jq_type": "true", "jq_args": "x"} for _ in range(1000)]), timeout=60)
+    daemon.wait_all(
+        daemon.insert_all([{"jq_type": "true", "jq_args": "x"} for _ in range(1000)]), timeout=LONG_PATIENCE_S
+    )
     assert beta.log().count("Accepted publickey") == slots // 9

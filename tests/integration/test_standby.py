@@ -15,11 +15,11 @@ from tests.cli_tools import Drover
 from tests.integration.conftest import Ask, Launch
 from tests.integration.daemon import Daemon, agent, lines, python, rec
 from tests.integration.test_groups import LASTING, QUICK, serving, standby
+from tests.patience import LONG_PATIENCE_S
 
 PATIENT = "[scheduler]\nlease = 600\nlease_renewal = 200\n"  # nobody looks by himself while a test lasts
 HOST = "[hosts.alpha]\n"
 LOAD = 40  # jobs that are queued before each fault
-MANY_S = 60.0
 IN_HAND = "select count(*) from drover.jobs where jq_state in ('claimed', 'running')"
 LEFT = "select count(*) from drover.jobqueue where jq_endtime is null and jq_type <> 'command'"
 ENDED = "select count(*) from drover.jobqueue where jq_endtime is not null"
@@ -80,7 +80,7 @@ def heir(daemons: Sequence[Daemon], group: str = "default") -> Daemon:
 
 def assert_done_once(daemon: Daemon, pks: Sequence[int], record: Path) -> None:
     """Every job is done, with one row for each of its attempts, and its agents were given it that often at most."""
-    rows = {row["jq_pk"]: row for row in daemon.wait_all(pks, timeout=MANY_S)}
+    rows = {row["jq_pk"]: row for row in daemon.wait_all(pks, timeout=LONG_PATIENCE_S)}
     kept = {row["jq_pk"]: row for row in daemon.execute(ATTEMPTS)}
     for pk, row in rows.items():
         assert kept[pk]["numbers"] == list(range(1, row["jq_attempt"] + 1))
@@ -199,7 +199,7 @@ def test_each_of_two_groups_works_and_has_its_own_standby_c2_c16_c17(launch: Lau
     assert heir(heirs) is heirs[0]
     assert active([second], "other") is second
     assert_done_once(second, left, records_of[0])
-    rows = second.wait_all(right, timeout=MANY_S)
+    rows = second.wait_all(right, timeout=LONG_PATIENCE_S)
     assert {(row["jq_attempt"], row["jq_rescued"]) for row in rows} == {(1, 0)}
     second.kill()
     assert heir(heirs, "other") is heirs[1]

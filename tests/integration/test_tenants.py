@@ -14,6 +14,7 @@ from scheduler.model.verbs import VERBS
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon
 from tests.integration.puppets import Meeting, puppet, rows
+from tests.patience import LONG_PATIENCE_S
 
 Connection = psycopg.Connection[Any]
 
@@ -310,7 +311,7 @@ def test_a_stranger_hears_numbers_and_states_of_jobs_and_no_contents_t63_t113(da
     eve.execute("listen drover_event")
     job = queue(site.login("anna"), "echo LOG secret; echo FAIL secret")
     daemon.wait(job, "failed")
-    heard = [notice.payload for notice in eve.notifies(timeout=30, stop_after=1)]
+    heard = [notice.payload for notice in eve.notifies(timeout=LONG_PATIENCE_S, stop_after=1)]
     assert str(job) in heard[0]
     assert "secret" not in heard[0]
 

@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 from tests.integration.conftest import Launch
 from tests.integration.daemon import Daemon, agent, await_lines, lines, python, rec, records
 from tests.integration.puppets import Meeting, rows
+from tests.patience import PATIENCE_S
 
 HOST = "[hosts.alpha]\nmax = 4\n"
 # Counts every INSERT into the queue by who did it.
@@ -159,7 +160,7 @@ def test_a_job_in_hand_is_claimed_until_its_agent_has_a_line_f48(launch: Launch,
     busy = daemon.insert(jq_type="a", jq_args=f"gate:{gate}")
     waiting = daemon.insert(jq_type="a", jq_args=f"select 'gate:{gate}2' as act", jq_msq=True)
     assert daemon.wait(waiting, "claimed")["jq_starttime"] is not None
-    assert daemon.why(waiting).startswith("claimed, waits for")
+    assert daemon.until(lambda: daemon.why(waiting).startswith("claimed, waits for"))  # its query has begun by then
     gate.touch()
     daemon.wait(busy)
     daemon.wait(waiting, "running")
@@ -413,7 +414,7 @@ def test_claims_use_an_index_among_many_waiting_rows_j36(launch: Launch, record:
 
 @pytest.mark.slow
 def test_an_idle_daemon_sends_lease_statements_only_t1(launch: Launch, record: Path) -> None:
-    timers = "[scheduler]\nlease = 30\nlease_renewal = 0.2\nrescan = 3600\nstatus_interval = 3600\n"
+    timers = "[scheduler]\nlease = 30\nlease_renewal = 0.2\nstatus_interval = 3600\n"
     daemon = launch(timers + HOST + agent("a", rec(record)))
     daemon.wait(daemon.insert(jq_type="a", jq_args="x"))
 
@@ -485,7 +486,7 @@ def counted(daemon: Daemon) -> dict[str, dict[str, float]]:
 def test_a_job_inserted_while_a_connection_is_lost_runs_after_reconnect_t5(
     launch: Launch, record: Path, name: str
 ) -> None:
-    daemon = launch("[scheduler]\nrescan = 3600\n" + HOST + agent("a", rec(record)))
+    daemon = launch(HOST + agent("a", rec(record)))
     daemon.wait(daemon.insert(jq_type="a", jq_args="before"))
     cut(daemon, name)
     daemon.wait(daemon.insert(jq_type="a", jq_args="after"))
@@ -530,5 +531,7 @@ def test_the_example_of_the_manual_queues_a_job_and_gets_its_end_j130(launch: La
     front = make_conninfo(daemon.database, user="drover_frontend")
     assert "service=drover" in program
     code = program.replace("service=drover", front)
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True).stdout
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    ).stdout
     assert told.startswith("done all data processed")

@@ -16,6 +16,7 @@ from psycopg.conninfo import make_conninfo
 from tests.cli_tools import DROVER, environment
 from tests.integration.daemon import Daemon, agent, python, start
 from tests.metrics.conftest import Metrics
+from tests.patience import LONG_PATIENCE_S
 
 OK = 'print("OK", flush=True)\nwhile True:\n  line = input()\n  print("OK", flush=True)\n'
 TEXT = (
@@ -33,7 +34,7 @@ class Scrapes:
 
     def read(self) -> dict[str, float]:
         """Return the value of each series."""
-        with urllib.request.urlopen(self.address, timeout=30) as answer:
+        with urllib.request.urlopen(self.address, timeout=LONG_PATIENCE_S) as answer:
             lines = answer.read().decode().splitlines()
         return {
             series: float(value) for series, _, value in (line.rpartition(" ") for line in lines) if series[0] != "#"
@@ -60,7 +61,9 @@ def test_half_heads_keep_no_scrape_away(database_with_roles: str, tmp_path: Path
     with exporting(database_with_roles, tmp_path, "prlimit", "--nofile=256:256") as scrapes, ExitStack() as stack:
         port = int(scrapes.address.rpartition(":")[2].partition("/")[0])
         for _ in range(300):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30)).sendall(HALF_HEAD)
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=LONG_PATIENCE_S)).sendall(
+                HALF_HEAD
+            )
         assert scrapes.read()["drover_up"] == 1
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.drivers.ssh_protocol import LinkDown, Started
-from tests.patience import PATIENCE_S
+from tests.patience import LONG_PATIENCE_S, PATIENCE_S
 from tests.ssh.host import Host
 from tests.ssh.sshd import serving
 
@@ -25,7 +25,7 @@ PID_OF_STRANGER = "PID"  # in the text of a file: becomes the pid of the process
 def seen(folder: Path, **given: Any) -> dict[str, Any]:
     """Return what `main` prints for files of the login, options of sshd, and settings of the host."""
     argv = [*NAMESPACE, str(folder), json.dumps(given)]
-    run = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    run = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=2 * LONG_PATIENCE_S)
     assert run.returncode == 0, run.stderr
     found: dict[str, Any] = json.loads(run.stdout)
     return found

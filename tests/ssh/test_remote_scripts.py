@@ -29,7 +29,7 @@ from scheduler.ssh.remote_scripts import (
 from tests.agent_tools import is_gone, watch
 from tests.needs import need
 from tests.other_user import setuid_program
-from tests.patience import PATIENCE_S
+from tests.patience import LONG_PATIENCE_S, PATIENCE_S
 
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-m", "tests.ssh.recycled")
 SHELLS = [["dash"], ["bash", "--posix"], ["busybox", "ash"], ["mksh"]]
@@ -76,7 +76,7 @@ class Session:
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
-        self.process.wait(20)
+        self.process.wait(PATIENCE_S)
 
 
 @pytest.fixture(params=SHELLS, ids=lambda shell: shell[0])
@@ -241,7 +241,7 @@ def test_process_without_the_word_is_not_guarded_and_not_signalled(control: Sess
     assert control.ask(f"add {stranger.pid} {agent.word}") == f"{WORD} {stranger.pid} stranger"
     assert control.ask(f"kill {stranger.pid} KILL") == f"{WORD} {stranger.pid} gone"
     control.end_input()
-    control.process.wait(20)
+    control.process.wait(PATIENCE_S)
     assert stranger.poll() is None
     stranger.kill()
     stranger.wait()
@@ -255,7 +255,9 @@ def test_shim_of_another_word_is_not_guarded(control: Session, agent: Agent) -> 
 def test_process_that_got_the_pid_of_an_agent_is_not_killed(shell: list[str], left_s: str, answer: str) -> None:
     """At kill, and at the end of the lease; also the group of a process that has ended (a daemon does so)."""
     need("pid namespace")
-    run = subprocess.run([*NAMESPACE, shell[0], left_s], capture_output=True, text=True, check=False, timeout=60)
+    run = subprocess.run(
+        [*NAMESPACE, shell[0], left_s], capture_output=True, text=True, check=False, timeout=LONG_PATIENCE_S
+    )
     assert (run.returncode, run.stdout) == (0, f"{answer} alive alive\n"), run.stderr
 
 
@@ -294,7 +296,7 @@ def test_a_shim_waits_until_it_is_guarded(shell: list[str]) -> None:
 
 def test_a_shim_whose_connection_ends_never_becomes_the_agent(shell: list[str]) -> None:
     session = Session(shell, agent_script(WORD, [b"echo", b"here"], {}, b""))
-    out, _ = session.process.communicate(timeout=20)
+    out, _ = session.process.communicate(timeout=PATIENCE_S)
     assert out.decode() == f"DROVER {WORD} ready\n"
     assert session.process.returncode == 125
 
@@ -332,7 +334,7 @@ def test_what_is_no_program_is_refused_with_what_it_is(shell: list[str], tmp_pat
 def refusal(shell: list[str], program: Path) -> tuple[int, str]:
     """Return with what status a shim refuses a program, and what it says; it was never ready."""
     session = Session(shell, agent_script(WORD, [bytes(program)], {}, b""))
-    out, err = session.process.communicate(timeout=20)
+    out, err = session.process.communicate(timeout=PATIENCE_S)
     assert out == b""
     return session.process.returncode, err.decode()
 
@@ -355,7 +357,7 @@ def test_program_that_can_be_executed_and_not_read_begins(shell: list[str]) -> N
         session = Session(shell, agent_script(WORD, [bytes(program)], {}, b"/"), user=1)
         assert session.hear() == f"DROVER {WORD} ready"
         session.say("")
-        assert session.process.wait(20) == 0
+        assert session.process.wait(PATIENCE_S) == 0
         session.close()
 
 

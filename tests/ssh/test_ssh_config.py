@@ -9,12 +9,12 @@ import pytest
 
 from scheduler.drivers.ssh_protocol import LinkDown, LinkUp, Note, NotStarted, SshSettings, Started
 from tests.agent_tools import is_gone
+from tests.patience import LONG_PATIENCE_S
 from tests.ssh.conftest import Join, Serve
 from tests.ssh.host import Host
 from tests.ssh.sshd import Server
 
 BY_CONFIG = {"address": "", "user": "", "identity": "", "known_hosts": ""}  # all of it is in ssh_config
-SSH_DEADLINE_S = 60
 
 LEADS = {
     "Include": "Include {folder}/more\nHost alpha\n Port {beta}\n",
@@ -84,7 +84,7 @@ def test_a_host_is_the_machine_that_ssh_reaches(machines: Machines, join: Join, 
     (machines.folder / "more").write_text(f"Port {machines.alpha.port}\n")
     machines.write(LEADS[name])
     argv = ["ssh", "-o", "BatchMode=yes", "-F", str(machines.config), "alpha", "echo $SSH_CONNECTION"]
-    said = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=SSH_DEADLINE_S)
+    said = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=LONG_PATIENCE_S)
     assert int(said.stdout.split()[3]) == machines.alpha.port
     assert port_of(join(machines.settings())) == machines.alpha.port
 

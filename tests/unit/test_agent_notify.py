@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.agent_tools import module
+from tests.patience import PATIENCE_S
 
 addresses = module("lib/drover_addresses.py")
 sending = module("notify/sending.py")
-PATIENT_S = 20.0
 LOOPBACK = [ipaddress.ip_network("127.0.0.0/8")]
 
 
@@ -64,7 +64,7 @@ def test_name_that_changes_its_address_is_looked_up_once_t98(
         return [(None, None, None, None, ("127.0.0.1" if len(looks) == 1 else "127.0.0.2", port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    connected = addresses.connect("example.org", receiver.port, LOOPBACK, monotonic() + PATIENT_S)
+    connected = addresses.connect("example.org", receiver.port, LOOPBACK, monotonic() + PATIENCE_S)
     with closing(connected):
         assert connected.getpeername()[0] == "127.0.0.1"
     assert looks == ["example.org"]
@@ -101,7 +101,7 @@ class Receiver:
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        self._thread.join(PATIENT_S)
+        self._thread.join(PATIENCE_S)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def send(port: int, **settings: Any) -> str:
         '{"type":"job.user"}',
         {"webhook-id": "evt_1", "webhook-timestamp": "7", "webhook-signature": "v1,abc="},
     )
-    told = sending.send(delivery, sending.Settings(allow=LOOPBACK, **settings), monotonic() + PATIENT_S)
+    told = sending.send(delivery, sending.Settings(allow=LOOPBACK, **settings), monotonic() + PATIENCE_S)
     return str(told)
 
 
@@ -153,7 +153,7 @@ def test_answer_that_is_no_success_fails_the_delivery_t98(answer: bytes, why: st
 )
 def test_url_that_is_none_is_refused_t98(url: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
-        sending.post(url, b"", {}, sending.Settings(), monotonic() + PATIENT_S)
+        sending.post(url, b"", {}, sending.Settings(), monotonic() + PATIENCE_S)
 
 
 @pytest.mark.parametrize("path", ["/a b", "/a\r\nX: y", "/ü"])
@@ -164,7 +164,7 @@ def test_nothing_in_a_url_becomes_another_header_c53(path: str) -> None:
 
 def test_mail_needs_a_relay_t98() -> None:
     with pytest.raises(sending.FailedError, match="--smtp"):
-        sending.mail("a@example.org", "{}", sending.Settings(), monotonic() + PATIENT_S)
+        sending.mail("a@example.org", "{}", sending.Settings(), monotonic() + PATIENCE_S)
 
 
 def test_subject_of_a_mail_is_one_short_line_c52() -> None:

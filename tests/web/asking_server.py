@@ -12,6 +12,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from tests.faults.server import Server
+from tests.patience import LONG_PATIENCE_S
 
 ROLE, PASSWORD = "visitor_of_test", "right password"
 RULES = f"""
@@ -52,7 +53,7 @@ class AskingServer:
     def _write_files(self) -> None:
         (self.server.data / "pg_hba.conf").write_text(RULES)
         command = [*CERTIFICATE, "-keyout", str(self.key), "-out", str(self.certificate)]
-        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        subprocess.run(command, check=True, capture_output=True, timeout=LONG_PATIENCE_S)
         for path, name in ((self.key, "server.key"), (self.certificate, "server.crt")):
             shutil.copy(path, self.server.data / name)
             if self.server.data.owner() == "postgres":

@@ -24,7 +24,7 @@ from scheduler.web.password_pauses import FIRST_S, FORGET_S, LONGEST_S, MOST, Pa
 from scheduler.web.server import make_app
 from scheduler.web.sign_in import MOST_OF_ROLE, People
 from tests.cli_tools import DROVER, environment
-from tests.patience import PATIENCE_S
+from tests.patience import LONG_PATIENCE_S, PATIENCE_S
 from tests.web.asking_server import PASSWORD, ROLE, AskingServer
 from tests.web.conftest import KEY
 from tests.web.served import HALF_BODY, HALF_HEAD, PAGE, Address, client, clients, said, served, status, status_of
@@ -96,7 +96,7 @@ def test_client_that_reads_no_answers_is_ended_in_time(web_database: str) -> Non
     with served(app, read_s=0.2, request_s=60.0) as address, client(address, request * 1000) as stranger:
         poll = select.poll()
         poll.register(stranger, select.POLLHUP | select.POLLERR)
-        assert poll.poll(60_000)
+        assert poll.poll(1000 * LONG_PATIENCE_S)
 
 
 def test_client_that_reads_slowly_gets_all_of_an_answer() -> None:
@@ -260,6 +260,7 @@ def form(role: str, password: str) -> bytes:
     return f"{head}{body}".encode()
 
 
+@pytest.mark.slow
 def test_eight_clients_with_a_wrong_password_keep_nobody_out(asking: AskingServer) -> None:
     is_over = Event()
     with psycopg.connect(asking.by_socket, autocommit=True) as admin:
