@@ -123,6 +123,7 @@ def watch(database: str) -> Iterator[Straight]:
     """Yield a watch connection, on which each periodic statement was planned while there was nothing."""
     take_group(database)
     fetch(database, OTHERS)
+    fetch(database, "alter table drover.jobqueue set (autovacuum_enabled = off)")  # else entries stay while it runs
     with psycopg.connect(database, autocommit=True) as connection:
         link = Straight(connection)
         for setting in PLANS:

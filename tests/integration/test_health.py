@@ -244,7 +244,7 @@ def test_health_check_that_times_out_is_reported_and_the_others_go_on(
     connection: psycopg.Connection, login: Login
 ) -> None:
     login().execute("begin; lock table drover.migration")
-    (found,) = told(connection, "not looked for", timeout_ms=200)
+    (found,) = told(connection, "not looked for", timeout_ms=round(10 * PATIENCE_S))
     assert (found["who"], found["what"]) == ("scans", "lock: canceling statement due to lock timeout")
     assert connection.execute("show statement_timeout").fetchone() == ("0",)
 
