@@ -170,7 +170,6 @@ def attach_failed(state: State, slot: Slot, event: NotCreated, now: float) -> bo
     is_fault = event.is_items_fault or event.is_machines_fault or event.is_busy
     if keeper is None or slot.job is None or (is_fault and keeper.verb == "start"):
         return False
-    slot.blame(not event.lost and slot.host.is_up)
     _adopt_later(state, slot, event.reason, SOON_S if event.lost else LATER_S, now)
     return True
 
