@@ -91,7 +91,6 @@ def adopted(state: State, event: Adopted, now: float) -> None:
             end_by_command(state, job.pk, completion.KILLED, "killed", now)
         elif adoption.wanted.startswith("cancel "):
             end_by_command(state, job.pk, s.CANCELLED, adoption.wanted[7:], now)
-        state.mark_dirty(pool)
     if event.jobs:
         state.deadlines.bring_forward(RECORD, now + RECORD_S)
 

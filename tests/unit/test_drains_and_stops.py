@@ -121,7 +121,9 @@ def test_a_stop_while_stepping_down_ends_the_daemon() -> None:
     core = make_core()
     core.step_down(1.0)
     core.handle(e.Stop(), 1.0)
-    assert ended(core, 1.0) == [e.Exit()]
+    core.take_effects(1.0)
+    core.tick(1.0)
+    assert core.take_effects(1.0) == [e.Exit()]
 
 
 def test_a_core_that_has_lost_its_group_kills_all_and_saves_nothing() -> None:
