@@ -7,7 +7,7 @@ import pytest
 from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.queue_requests import Mark, WriteOutput
-from scheduler.model.states import NEVER, ST_FAIL, ST_FREE, ST_FREEING, ST_READY
+from scheduler.model.states import NEVER, NO_LIMIT, ST_FAIL, ST_FREE, ST_FREEING, ST_READY
 from scheduler.policy.core import Core
 from scheduler.policy.deadlines import MARK, OUTPUT
 from tests.core_tools import claim, logged, make_core, saved, settle, spawned, turn
@@ -168,13 +168,13 @@ def test_an_agent_without_a_first_ok_is_warned_of_and_killed_at_its_limit() -> N
 
 def test_a_process_that_is_not_made_within_the_limit_is_given_up_and_counts_against_its_slot() -> None:
     core = make_core(start_limit=60.0)
-    turn(core, claim(1))
-    (number,) = spawned(core)
-    core.tick(60.0)
+    turn(core, claim(1), now=400.0)
+    (number,) = spawned(core, 400.0)
+    core.tick(460.0)
     assert core.state.slots.all[number].state == ST_FREEING
     assert core.state.pools["sha"].reason == "not started within 60 s"
-    core.handle(e.NotCreated(number, "too late"), 61.0)
-    assert core.state.slots.all[number].starts == [0.0]
+    core.handle(e.NotCreated(number, "too late"), 461.0)
+    assert core.state.slots.all[number].starts == [400.0]
 
 
 def test_an_idle_agent_is_ended_after_a_while() -> None:
@@ -334,6 +334,19 @@ def test_a_host_that_goes_down_gives_back_only_what_is_bound_to_it() -> None:
     assert set(back) <= {1, 2}
     assert set(back.values()) == {"host beta is down"}
     assert {3, 4} <= set(core.state.jobs)
+
+
+def test_the_machine_that_is_tried_again_first_says_when() -> None:
+    core = make_core(hosts={"alpha": Host(), "gamma": Host()})
+    turn(core, claim(1), claim(2))
+    first, second = spawned(core)
+    core.handle(e.NotCreated(first, "no process", is_machines_fault=True), 0.0)
+    core.handle(e.NotCreated(second, "no process", is_machines_fault=True), 0.5)
+    core.tick(0.9)
+    assert core.state.deadlines.at["shortage"] == 1.0
+    core.tick(1.0)
+    later = {host.tried_again_at for host in core.state.hosts.values() if host.most < NO_LIMIT}
+    assert core.state.deadlines.at["shortage"] == min(later)
 
 
 def test_a_machine_that_could_start_no_more_is_tried_again_after_its_pause() -> None:

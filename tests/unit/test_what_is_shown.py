@@ -171,7 +171,7 @@ def test_jobs_wait_only_if_every_host_can_start_no_more() -> None:
     assert why(core) == "; ".join(text.format(name) for name in ("alpha", "gamma"))
 
 
-@pytest.mark.parametrize(("rate", "soon"), [(0.01, ""), (5.0, "; the next begins within a second")])
+@pytest.mark.parametrize(("rate", "soon"), [(0.01, ""), (0.7, ""), (5.0, "; the next begins within a second")])
 def test_jobs_wait_for_the_item_rate_of_their_type(rate: float, soon: str) -> None:
     core = make_core({"sha": AgentType(command=("agent",), item_rate=rate)})
     slot = ready(core, *[claim(pk) for pk in range(1, 20)])
