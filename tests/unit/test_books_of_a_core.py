@@ -270,7 +270,9 @@ def test_rescued_rows_are_marked_as_many_as_could_begin_and_the_others_later() -
     core.take_effects(0.0)
     core.agent_output(0, b"OK\n", 1.0)
     core.take_effects(1.0)
-    marks = [[row.pk for row in each.rows if row.host is None] for each in settle(core, 2.0) if isinstance(each, r.Mark)]
+    marks = [
+        [row.pk for row in each.rows if row.host is None] for each in settle(core, 2.0) if isinstance(each, r.Mark)
+    ]
     assert marks == [[3]]
 
 

@@ -1,4 +1,4 @@
-"""Which jobs a core gives back, lets end or forgets when it drains, stops, steps down or has lost its group or lease."""
+"""Which jobs a core gives back, lets end or forgets when it drains, stops, steps down or has lost its group."""
 
 from typing import Any
 
@@ -200,14 +200,14 @@ def test_a_lease_that_has_run_out_by_the_clock_of_the_database_is_renewed_at_onc
 
 def test_a_program_that_took_over_knows_only_after_a_renewal_that_the_group_is_its_own() -> None:
     lease = Lease(Scheduler())
-    assert lease.is_renewed
+    known = [lease.is_renewed]
     lease.restore([50.0, "then"])
-    assert not lease.is_renewed
+    known.append(lease.is_renewed)
     lease.connected(1.0)
     lease.renew(1.0)
     assert lease.step(1.0) is LeaseStatement.RENEW
     lease.renewed(True, 1.0)
-    assert lease.is_renewed
+    assert [*known, lease.is_renewed] == [True, False, True]
 
 
 def test_a_lease_without_a_connection_asks_nothing() -> None:

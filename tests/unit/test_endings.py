@@ -301,7 +301,7 @@ def test_a_kill_ends_the_agents_of_its_own_job_only() -> None:
     turn(core, claim(1), claim(2))
     start_agents(core, 0.0)
     core.kill(2, "by a", 1.0)
-    assert [core.state.slots.all[kill.slot].job.pk for kill in effects(core, e.Kill, 1.0)] == [2]  # type: ignore[union-attr]
+    assert [core.state.slots.all[kill.slot].job.pk for kill in effects(core, e.Kill, 1.0)] == [2]
 
 
 def test_a_signal_goes_to_the_agents_that_work_on_the_job_and_to_no_other() -> None:
@@ -310,7 +310,7 @@ def test_a_signal_goes_to_the_agents_that_work_on_the_job_and_to_no_other() -> N
     start_agents(core, 0.0)
     assert (core.signal(2, 10), core.signal(4, 10)) == (1, 0)
     ((slot, number),) = [(each.slot, each.number) for each in effects(core, e.Signal)]
-    assert (core.state.slots.all[slot].job.pk, number) == (2, 10)  # type: ignore[union-attr]
+    assert (core.state.slots.all[slot].job.pk, number) == (2, 10)
 
 
 # ---- time limits, and who is notified

@@ -1,4 +1,4 @@
-"""What is said, counted and done when a process starts, is late, is left or ends; and what rows and status show then."""
+"""What is said, counted and done when a process starts, is late, is left or ends, and what rows show then."""
 
 from typing import Any
 

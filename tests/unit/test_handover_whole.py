@@ -264,6 +264,8 @@ def test_an_agent_that_waits_for_work_gets_it_from_the_next_program() -> None:
 def test_lines_that_an_agent_has_ahead_are_its_next_items() -> None:
     core = handed_over(with_lines_ahead(), 2.0)
     slot = core.state.slots.all[0]
+    assert slot.job is not None
+    assert slot.prefetched is not None
     had = [slot.job.pk, *(job.pk for job, *_ in slot.prefetched)]
     for _ in had:
         core.agent_output(0, b"OK\n", 3.0)
@@ -316,4 +318,6 @@ def test_a_new_row_is_fetched_behind_those_that_the_program_before_had() -> None
     core = handed_over(query_core("n", 4), 1.0)
     core.handle(e.Opened(1, (b"n",), 6), 1.0)
     core.handle(e.Fetched(1, [row(n) for n in range(5, 11)], False), 1.0)
-    assert core.state.jobs[1].query.total == 10
+    query = core.state.jobs[1].query
+    assert query is not None
+    assert query.total == 10
