@@ -243,3 +243,10 @@ def test_the_grace_of_a_keeper_is_that_of_the_daemon_in_whole_seconds(kill_grace
     core.handle(e.Adopted("site", "/spool", [adoption(1)]), 0.0)
     (spawn,) = effects(core, e.Spawn)
     assert (spawn.keeper.limit, spawn.keeper.grace) == (KIND.output_limit, grace)
+
+
+def test_the_time_of_an_adopted_job_counts_since_it_began() -> None:
+    core = core_of(adoption(1, age=50.0))
+    core.handle(e.Gone(attached(core), code=3), 1.0)
+    (row,) = saved(settle(core, 1.0))
+    assert (row.state, row.elapsed) == ("failed", 51.0)

@@ -13,7 +13,7 @@ from scheduler.policy.core import Core
 from scheduler.policy.deadlines import PROGRESS, RECORD
 from scheduler.policy.outbox import LOCK_PAUSE
 from scheduler.policy.queue_answers import RECORD_AFTER
-from tests.core_tools import answer_to, claim, make_core, ready, settle, spawned, turn
+from tests.core_tools import answer_to, claim, make_core, ready, saved, settle, spawned, turn
 
 ROW = "job=1: the row is no longer ours"
 
@@ -148,6 +148,33 @@ def test_a_row_that_goes_back_to_its_queue_is_looked_for_as_soon_as_it_is_saved(
     request = asked(core, r.Save, 1.0)
     core.handle(answer_to(request), 1.0)
     assert isinstance(asked(core, EndAndClaim, 1.0), EndAndClaim)
+
+
+def test_a_failed_row_that_is_saved_makes_nothing_be_claimed_again() -> None:
+    core = with_failed_job()
+    settle(core, 1.0)
+    core.handle(e.Woken(), 2.0)
+    settle(core, 2.0)
+    core.state.outbox.save(r.SaveRow(9, 1, "failed", outcome="failed"))
+    assert [type(request) for request in settle(core, 3.0)] == [r.Save]
+
+
+def test_the_end_of_a_job_is_not_saved_before_an_older_save_of_its_row_that_met_a_lock() -> None:
+    core = make_core()
+    slot = ready(core, claim(1))
+    core.take_effects(0.0)
+    core.agent_output(slot.number, b"ItemsProcessed 3\n", 1.0)
+    core.tick(60.0)
+    asked(core, r.Save, 60.0)
+    core.handle(e.NotSaved("lock", "locked"), 60.0)
+    asked(core, r.FindLocked, 60.0)
+    core.handle(e.LockedFound(frozenset([1])), 60.0)
+    core.agent_output(slot.number, b"FAIL a\nOK\n", 60.1)
+    core.take_effects(60.1)
+    assert [request for request in settle(core, 60.2) if isinstance(request, r.Save | r.FindLocked)] == []
+    asked(core, r.FindLocked, 62.0)
+    core.handle(e.LockedFound(frozenset()), 62.0)
+    assert [row.state for row in saved(settle(core, 62.0))] == ["running", "failed"]
 
 
 # ---- marks

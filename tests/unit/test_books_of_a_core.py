@@ -289,7 +289,7 @@ def test_jobs_of_a_queue_that_have_begun_count_for_a_rate_limit_that_comes_later
 def test_a_host_that_is_reached_otherwise_waits_until_it_is_reached_and_its_agents_are_replaced() -> None:
     core = make_core(hosts=FAR)
     core.handle(e.HostUp("beta"), 0.0)
-    slot = ready(core, claim(1))
+    slot = ready(core, claim(1), claim(2))
     core.take_effects(0.0)
     core.report.take_changed_hosts(0.0)
     other = {"beta": Host(transport="ssh", address="gamma")}
@@ -325,3 +325,8 @@ def test_a_type_of_another_kind_is_enabled_as_its_table_says() -> None:
     assert not (isinstance(turn_off, r.EndAndClaim) and turn_off.wanted)
     follow(core, TABLES["queues"], types=[{"type": "sha", "enabled": True}])
     assert isinstance(core.next_request(0.0), r.EndAndClaim)
+
+
+def test_agents_are_looked_at_again_after_an_interval() -> None:
+    pool: Pool[Any] = Pool("sha", AGENT, True)
+    assert [pool.look_again(now, 5.0) for now in (4.0, 5.0, 9.0, 10.0)] == [False, True, False, True]

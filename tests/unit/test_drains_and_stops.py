@@ -80,6 +80,40 @@ def test_a_draining_core_assigns_items_of_the_last_slice_and_ends_its_agents_the
     assert states(core, 3.0) == {1: "done"}
 
 
+def test_a_second_drain_lets_the_job_at_work_end_too() -> None:
+    core = with_one_at_work()
+    core.handle(e.Drain(), 1.0)
+    core.handle(e.Drain(), 1.0)
+    core.agent_output(0, b"OK\n", 2.0)
+    assert states(core, 2.0) == {1: "done", 2: "queued"}
+
+
+def test_an_agent_of_a_draining_core_ends_after_its_job_while_others_are_at_work() -> None:
+    core = make_core({"sha": AgentType(command=("agent",), slots=2)})
+    turn(core, claim(1), claim(2))
+    for number in spawned(core):
+        core.handle(e.Created(number, 100), 0.0)
+    for number in (0, 1):
+        core.agent_output(number, b"OK\n", 0.0)
+    core.take_effects(0.0)
+    core.handle(e.Drain(), 1.0)
+    core.agent_output(1, b"OK\n", 2.0)
+    assert effects(core, e.Kill, 2.0) == [e.Kill(1)]
+
+
+def test_a_draining_core_waits_for_rows_that_are_on_their_way_and_gives_them_back() -> None:
+    core = make_core()
+    request = core.next_request(0.0)
+    assert isinstance(request, EndAndClaim)
+    want = request.wanted[0]
+    core.handle(e.EndedAndClaimed([], found={want: 1}, reached={want: r.ClaimPosition("1n", "n", 1)}, size=6), 0.0)
+    core.handle(e.Drain(), 1.0)
+    assert ended(core, 1.0) == []
+    core.handle(e.Claimed([claim(1)._replace(request=want)]), 2.0)
+    assert states(core, 2.0) == {1: "queued"}
+    assert ended(core, 2.0) == [e.Exit()]
+
+
 def test_a_draining_core_claims_nothing() -> None:
     core = with_one_at_work()
     core.handle(e.Drain(), 1.0)
@@ -131,7 +165,7 @@ def test_a_core_that_has_lost_its_group_kills_all_and_saves_nothing() -> None:
     core.agent_output(0, b"OK\n", 1.0)
     core.take_effects(1.0)
     core.handle(e.LeaseLost(), 1.0)
-    assert effects(core, e.Kill, 1.0) == [e.Kill(0)]
+    assert [each for each in core.take_effects(1.0) if isinstance(each, e.Kill | e.LetGo)] == [e.Kill(0)]
     assert (states(core), core.state.jobs) == ({}, {})
 
 

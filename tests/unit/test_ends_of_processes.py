@@ -7,10 +7,11 @@ import pytest
 from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Host
 from scheduler.model.queue_requests import Mark, WriteOutput
-from scheduler.model.states import NEVER, NO_LIMIT, ST_FAIL, ST_FREE, ST_FREEING, ST_READY
+from scheduler.model.states import NEVER, ST_FAIL, ST_FREE, ST_FREEING, ST_READY
 from scheduler.policy.core import Core
 from scheduler.policy.deadlines import MARK, OUTPUT
 from tests.core_tools import claim, logged, make_core, saved, settle, spawned, turn
+from tests.unit.test_handover import handed_over, query_core
 
 EXEC = AgentType(command=("true",), kind="exec")
 LINE = AgentType(command=("agent",))
@@ -337,16 +338,13 @@ def test_a_host_that_goes_down_gives_back_only_what_is_bound_to_it() -> None:
 
 
 def test_the_machine_that_is_tried_again_first_says_when() -> None:
-    core = make_core(hosts={"alpha": Host(), "gamma": Host()})
-    turn(core, claim(1), claim(2))
-    first, second = spawned(core)
-    core.handle(e.NotCreated(first, "no process", is_machines_fault=True), 0.0)
-    core.handle(e.NotCreated(second, "no process", is_machines_fault=True), 0.5)
-    core.tick(0.9)
+    core = make_core(hosts={"alpha": Host(), "beta": Host(), "gamma": Host()})
+    turn(core, claim(1), claim(2), claim(3))
+    for number, now in zip(spawned(core), (0.0, 0.5, 0.7), strict=True):
+        core.handle(e.NotCreated(number, "no process", is_machines_fault=True), now)
     assert core.state.deadlines.at["shortage"] == 1.0
     core.tick(1.0)
-    later = {host.tried_again_at for host in core.state.hosts.values() if host.most < NO_LIMIT}
-    assert core.state.deadlines.at["shortage"] == min(later)
+    assert core.state.deadlines.at["shortage"] == 1.5
 
 
 def test_a_machine_that_could_start_no_more_is_tried_again_after_its_pause() -> None:
@@ -363,3 +361,34 @@ def test_a_machine_that_could_start_no_more_is_tried_again_after_its_pause() -> 
     core.handle(e.Created(second, 101), pause)
     assert "host alpha: more agents can be started again" in told(core, pause)
     assert core.state.hosts["alpha"].shortage is None
+
+
+@pytest.mark.parametrize(("done", "starts"), [(0, [0.0]), (1, [])])
+def test_a_process_that_dies_of_its_first_row_counts_against_its_slot_and_a_later_row_is_suspect(
+    done: int, starts: list[float]
+) -> None:
+    core = query_core("n", 4, 4)
+    for _ in range(done):
+        core.agent_output(0, b"OK\n", 1.0)
+        core.take_effects(1.0)
+    core.handle(e.Gone(0, code=1), 2.0)
+    assert core.state.slots.all[0].starts == starts
+
+
+def test_a_program_that_is_being_written_is_told_of_once_a_pause() -> None:
+    core = make_core()
+    turn(core, claim(1))
+    (number,) = spawned(core)
+    core.handle(e.NotCreated(number, "text file busy", is_busy=True), 0.0)
+    pause = core.state.pools["sha"].busy["alpha"].pause
+    assert f"host alpha: this type is not started for {pause:g} s: text file busy" in told(core)
+
+
+def test_a_job_whose_row_says_where_it_runs_is_not_marked_again_by_the_next_program() -> None:
+    core = at_work()
+    core.tick(1.0)
+    assert _marked(core, 1.0) == [1]
+    core.take_effects(1.0)
+    after = handed_over(core, 2.0)
+    after.tick(3.0)
+    assert _marked(after, 3.0) == []

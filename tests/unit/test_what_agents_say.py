@@ -268,3 +268,13 @@ def test_an_agent_that_waits_for_its_first_ok_is_idle_then_without_work() -> Non
     core.kill(1, "by a", 0.0)
     core.agent_output(number, b"OK\n", 1.0)
     assert effects(core, e.Send) == []
+
+
+def test_an_ok_too_many_is_logged_with_the_job_that_the_last_one_ended() -> None:
+    core = make_core({"sha": AgentType(command=("agent",), window=2)})
+    slot = ready(core, claim(1), claim(2), claim(3))
+    core.take_effects(0.0)
+    assert len(slot.prefetched or ()) == 1
+    core.agent_output(0, b"OK\nOK\nOK\n", 1.0)
+    assert killed(core)
+    assert [pk for pk, kind, _ in logged(core) if kind == "ERROR"] == [2]

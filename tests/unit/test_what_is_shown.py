@@ -160,6 +160,12 @@ def test_jobs_wait_for_a_host_that_is_enabled() -> None:
     assert why(core) == "every host of the type is disabled"
 
 
+def test_jobs_do_not_wait_while_one_of_their_hosts_is_enabled() -> None:
+    core = make_core(hosts={"alpha": Host(), "gamma": Host()})
+    tables(core, enabled=False)
+    assert why(core) is None
+
+
 def test_jobs_wait_only_if_every_host_can_start_no_more() -> None:
     core = make_core(hosts={"alpha": Host(), "gamma": Host()})
     turn(core, claim(1), claim(2))
@@ -285,17 +291,18 @@ def test_a_query_says_what_it_waits_for_before_it_has_rows() -> None:
 # ---- counters
 def test_how_long_jobs_ran_is_counted_from_their_agents_time() -> None:
     core = make_core()
-    slot = ready(core, claim(1), now=100.0)
+    slot = ready(core, claim(1), claim(2), now=100.0)
     core.take_effects(100.0)
     core.agent_output(slot.number, b"OK\n", 107.0)
+    core.agent_output(slot.number, b"OK\n", 110.0)
     counted = core.report.take_counted()
-    assert counted["worked", "sha"] == 7.0
-    assert sum(value for key, value in counted.items() if key[0] == "ended") == 1
+    assert counted["worked", "sha"] == 10.0
+    assert sum(value for key, value in counted.items() if key[0] == "ended") == 2
     assert core.report.take_counted() == {}
 
 
 def test_how_long_a_query_ran_counts_all_its_slices() -> None:
     core = query_core(None, 1, 1)
-    core.state.jobs[1].since = 0.0
+    core.state.jobs[1].since = 10.0
     core.agent_output(0, b"OK\n", 30.0)
-    assert core.state.pools["sha"].ran.total == 30.0
+    assert core.state.pools["sha"].ran.total == 20.0
