@@ -330,3 +330,19 @@ def test_a_type_of_another_kind_is_enabled_as_its_table_says() -> None:
 def test_agents_are_looked_at_again_after_an_interval() -> None:
     pool: Pool[Any] = Pool("sha", AGENT, True)
     assert [pool.look_again(now, 5.0) for now in (4.0, 5.0, 9.0, 10.0)] == [False, True, False, True]
+
+
+def test_an_item_whose_host_takes_its_job_no_more_has_its_second_try_anywhere() -> None:
+    core = make_core(hosts={"alpha": Host(), "gamma": Host()})
+    turn(core, claim(1, msq=True, runonpfile="at"))
+    core.take_effects(0.0)
+    core.handle(e.Opened(1, (b"n", b"at"), 1), 0.0)
+    core.handle(e.Fetched(1, [(b"1", b"gamma")], more=False), 0.0)
+    (number,) = up(core)
+    core.take_effects(0.0)
+    slot = core.state.slots.all[number]
+    assert (slot.host.name, slot.is_bound) == ("gamma", True)
+    hosts = {"alpha": Host(), "gamma": Host(queues=("other",))}
+    core.handle(e.Reloaded(attrs.evolve(core.config, hosts=hosts)), 1.0)
+    core.handle(e.Gone(number, code=1), 2.0)
+    assert [spawn.host for spawn in effects(core, e.Spawn, 2.0)] == ["alpha"]

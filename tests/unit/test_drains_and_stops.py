@@ -107,8 +107,8 @@ def test_a_draining_core_waits_for_rows_that_are_on_their_way_and_gives_them_bac
     assert isinstance(request, EndAndClaim)
     want = request.wanted[0]
     core.handle(e.EndedAndClaimed([], found={want: 1}, reached={want: r.ClaimPosition("1n", "n", 1)}, size=6), 0.0)
-    core.handle(e.Drain(), 1.0)
-    assert ended(core, 1.0) == []
+    core.handle(e.Drain(), 0.1)
+    assert ended(core, 0.1) == []
     core.handle(e.Claimed([claim(1)._replace(request=want)]), 2.0)
     assert states(core, 2.0) == {1: "queued"}
     assert ended(core, 2.0) == [e.Exit()]

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Host
+from scheduler.model.queue_requests import Mark
 from scheduler.model.states import DIE, ST_FAIL, ST_FREEING, ST_READY
 from scheduler.policy.core import Core
 from tests.core_tools import claim, make_core, ready, saved, sent, settle, spawned, turn
@@ -50,9 +51,9 @@ def with_bound_second_try() -> Core:
     """An item that is bound to its host waits for a fresh process after its host was lost."""
     core = make_core(hosts={"alpha": Host(), **FAR})
     core.handle(e.HostUp("beta"), 0.0)
-    turn(core, claim(1, msq=True))
+    turn(core, claim(1, msq=True, runonpfile="at"))
     core.take_effects(0.0)
-    core.handle(e.Opened(1, (b"n", b"drover_host"), 2), 0.0)
+    core.handle(e.Opened(1, (b"n", b"at"), 2), 0.0)
     core.handle(e.Fetched(1, [(b"1", b"beta"), (b"2", b"beta")], more=False), 0.0)
     for number in spawned(core):
         core.handle(e.Created(number, 100 + number), 0.0)
@@ -192,9 +193,21 @@ def with_ends_to_count() -> Core:
     return core
 
 
+def that_reads_answers() -> Core:
+    """An agent has asked the database once, so that no line is sent ahead to it."""
+    core = make_core({"sha": AgentType(command=("agent",), window=4, db="sql")})
+    slot = ready(core, claim(1))
+    core.take_effects(0.0)
+    core.agent_output(slot.number, b"DB: select 1;\n", 0.5)
+    core.handle(e.StatementAnswered(slot.number, slot.serial, b"1\n"), 0.5)
+    core.take_effects(0.5)
+    return core
+
+
 CORES = [
     at_trial, with_second_try, with_bound_second_try, with_unfinished_output, before_first_ok, with_lines_ahead, killed,
     starved, failed, on_probation, short_of_processes, with_told_job, with_ends_to_count,
+    that_reads_answers,
 ]  # fmt: skip
 
 
@@ -321,3 +334,13 @@ def test_a_new_row_is_fetched_behind_those_that_the_program_before_had() -> None
     query = core.state.jobs[1].query
     assert query is not None
     assert query.total == 10
+
+
+def test_a_job_that_began_just_before_a_handover_is_marked_by_the_next_program() -> None:
+    core = make_core()
+    ready(core, claim(1))
+    core.take_effects(0.0)
+    after = handed_over(core, 0.01)
+    after.tick(1.0)
+    marks = [request.rows for request in settle(after, 1.0) if isinstance(request, Mark)]
+    assert [(mark.pk, mark.state, mark.pid) for rows in marks for mark in rows] == [(1, "running", 100)]

@@ -85,6 +85,38 @@ def test_a_daemon_says_what_it_is_doing(event: Any, phase: str) -> None:
 
 
 # ---- slots
+def moves(core: Core, now: float) -> list[tuple[str, str]]:
+    return [(each.level, each.text) for each in core.take_effects(now) if isinstance(each, e.LogMessage)]
+
+
+def test_each_move_of_an_agent_is_a_line_of_the_log_with_the_reason_if_it_is_to_end() -> None:
+    core = make_core()
+    turn(core, claim(1))
+    where = "slot=0 agent=sha host=alpha"
+    assert moves(core, 0.0) == [("info", f"ST_FREE -> ST_PREP {where}")]
+    core.handle(e.Created(0, 100), 0.0)
+    core.agent_output(0, b"OK\n", 0.0)
+    assert moves(core, 0.0)[1] == ("info", f"ST_SPAWNED -> ST_READY {where} pid=100")
+    core.kill(1, "by a", 1.0)
+    assert moves(core, 1.0) == [("info", f"ST_RUNNING -> ST_FREEING reason='by a' {where} pid=100 job=1")]
+
+
+@pytest.mark.parametrize(("wanted", "lines"), [(True, 2), (False, 0)])
+def test_starts_and_ends_of_commands_are_debug_lines_for_those_who_want_them(wanted: bool, lines: int) -> None:
+    core = make_core({"run": TWO["run"]})
+    core.log_routine(wanted)
+    turn(core, claim(1, "run"))
+    (number,) = [each.slot for each in core.take_effects(0.0) if isinstance(each, e.Spawn)]
+    core.handle(e.Created(number, 100), 0.0)
+    assert [level for level, _ in moves(core, 0.0)] == ["debug"] * lines
+
+
+def test_the_age_of_a_slot_has_no_time_in_which_the_daemon_did_not_run() -> None:
+    core = busy()
+    core.resume(100.0, 105.0)
+    assert [row["age"] for row in core.report.all_slots(110.0)] == [8.0, 7.0, 110.0]
+
+
 def test_the_row_of_a_slot_says_what_its_process_does_and_since_when() -> None:
     rows = {row["slot"]: row for row in busy().report.all_slots(10.0)}
     shown = ("name", "age", "pid", "job", "parameter", "spawns", "items", "reason", "program")
