@@ -108,8 +108,6 @@ def _came_up(state: State, slot: Slot, now: float) -> None:
         slot.output.heartbeat(now)
         slot.pool.set_reason(None)
         slot.pool.add_idle(slot)
-        if not slot.pool.enabled:
-            slot.kill(DISABLED, now)
         state.mark_dirty(slot.pool)
     elif was_wanted is not DIE:
         state.log(slot, "ERROR", f"{slot.reason}; killed")

@@ -277,12 +277,10 @@ class Core:
 
     def kill(self, pk: int, text: str, now: float) -> bool:
         """Kill a job in hand as a failure, with a word on who did; False when it is not in hand any more."""
-        self.state.set_may_want_more(True)
         return detached_jobs.end_by_command(self.state, pk, completion.KILLED, text, now)
 
     def cancel(self, pk: int, text: str, now: float) -> bool:
         """Cancel a job in hand, with a word on why; False when it is not in hand any more."""
-        self.state.set_may_want_more(True)
         return detached_jobs.end_by_command(self.state, pk, CANCELLED, text, now)
 
     def signal(self, pk: int, number: int) -> int:
@@ -296,7 +294,6 @@ class Core:
 
     def step_down(self, now: float) -> bool:
         """Kill the children, give their rows back, then release the group; False when we are ending anyway."""
-        self.state.set_may_want_more(True)
         return group_lease.step_down(self.state, now)
 
     def reset_failed_slots(self, name: str | None, now: float) -> int:

@@ -98,7 +98,6 @@ def adopted(state: State, event: Adopted, now: float) -> None:
             end_by_command(state, job.pk, completion.KILLED, "killed", now)
         elif adoption.wanted.startswith("cancel "):
             end_by_command(state, job.pk, s.CANCELLED, adoption.wanted[7:], now)
-        state.mark_dirty(pool)
     if event.jobs:
         state.deadlines.bring_forward(RECORD, now + RECORD_S)
 
@@ -177,7 +176,6 @@ def attach_failed(state: State, slot: Slot, event: NotCreated, now: float) -> bo
     is_fault = event.is_items_fault or event.is_machines_fault or event.is_busy
     if keeper is None or slot.job is None or (is_fault and keeper.verb == "start"):
         return False
-    slot.blame(not event.lost and slot.host.is_up)
     _adopt_later(state, slot, event.reason, SOON_S if event.lost else LATER_S, now)
     return True
 

@@ -173,7 +173,7 @@ def document(state: State, now: float) -> Document:
         "version": VERSION,
         "at": now,
         "until": state.serving_until,
-        "filters": {name: _filters(host.filters) for name, host in state.config.hosts.items()},
+        "filters": {name: dict(host.filters) for name, host in state.config.hosts.items()},
         "hosts": {name: _host(host) for name, host in hosts},
         "types": {name: state.pools[name].snapshot() for name in state.config.agents},
         "jobs": [job.snapshot() for job in state.jobs.values() if job.pool is state.pools.get(job.pool.name)],
@@ -183,10 +183,6 @@ def document(state: State, now: float) -> Document:
         "rates": {name: rates.snapshot() for name, rates in state.rated.items()},
         "counts": dict(state.counts),
     }  # fmt: skip
-
-
-def _filters(filters: Mapping[str, Any]) -> Document:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in filters.items()}
 
 
 def _host(host: HostState) -> Document:

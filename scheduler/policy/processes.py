@@ -280,8 +280,7 @@ def _died(state: State, slot: Slot, event: e.Gone, how: str, words: str, now: fl
 def _process_ended(state: State, slot: Slot, now: float, event: int) -> None:
     """Free the slot; when that leaves its type without a usable one, its untouched jobs go back to the queue."""
     recall_prefetched(state, slot, now)
-    if slot.record is not None:
-        program_rollout.process_ended(state, slot, event, now)
+    program_rollout.process_ended(state, slot, event, now)
     slot.process_ended(event, state.timers, now)
     pool = slot.pool
     if slot.state == s.ST_FAIL and all(other.state == s.ST_FAIL for other in pool.slots):

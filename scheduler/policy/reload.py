@@ -246,10 +246,9 @@ def _follow_tables(state: State, event: e.TablesRead, now: float) -> None:
     state.set_tables(queues, Placement(state.hosts, event.placements))
     _follow_quotas(state, event, now)
     closed = {queue.name for queue in queues if queue.is_over}
-    if closed:
-        completion.give_back_all(
-            state, "the queue takes no more", now, lambda job: job.queue in closed and completion.is_untouched(job)
-        )
+    completion.give_back_all(
+        state, "the queue takes no more", now, lambda job: job.queue in closed and completion.is_untouched(job)
+    )
     for row in event.hosts:
         if row["name"] in state.config.hosts:  # what is told may be older than a reload
             host = state.hosts[row["name"]]

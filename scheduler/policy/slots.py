@@ -304,8 +304,7 @@ class Slot:
             slot.rest(now)
 
     def rest(self, now: float) -> None:
-        """Start nothing here for a while, and begin to count anew."""
-        self.starts = []
+        """Start nothing here for a while; what counted before is older than the throttle looks back then."""
         self.fire(s.THROTTLED, now)
 
     def thaw(self, now: float) -> bool:
