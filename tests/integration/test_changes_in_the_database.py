@@ -1,0 +1,202 @@
+"""What is changed in the database with SQL, after which work can go on: it does at once, and not with the next rescan."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.integration.daemon import Daemon, agent, rec, start
+
+NO_RESCAN: Final = """
+[scheduler]
+rescan = 3600
+[hosts.alpha]
+[hosts.off]
+enabled = false
+[hosts.away]
+enabled = false
+[hosts.picky]
+types = "a"
+queues = ["paused"]
+[queues.paused]
+paused = true
+[queues.left]
+paused = true
+[queues.full]
+concurrency = 1
+[queues.rated]
+[queues."rated more"]
+[queues.each]
+[queues."each more"]
+[queues.shared]
+[conditions.slow]
+condition = "storage"
+wait = 1000
+"""
+LATER: Final = "2100-01-01"
+CANCEL: Final = """
+update drover.jobqueue set jq_state = 'cancelled', jq_starttime = now(), jq_endtime = now(), jq_end_bits = 2
+ where jq_pk = %s
+"""
+
+
+@pytest.fixture(scope="module")
+def daemon(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """Return one daemon for all of these tests; most change a queue, a host or a type that no other test uses."""
+    record = tmp_path_factory.mktemp("record") / "record"
+    text = NO_RESCAN + agent("a", rec(record), slots=3) + agent("off", rec(record), enabled=False)
+    with start(text, module_database) as daemon:
+        yield daemon
+
+
+def insert(daemon: Daemon, **columns: Any) -> int:
+    return daemon.insert(**{"jq_type": "a"} | columns)
+
+
+def waiting(daemon: Daemon, **columns: Any) -> int:
+    """Queue a job that does not begin, though another that came after it did."""
+    pk = insert(daemon, **columns)
+    daemon.wait(insert(daemon))
+    assert daemon.row(pk)["jq_state"] in ("queued", "held")
+    return pk
+
+
+def in_hand(daemon: Daemon, gate: Path, **columns: Any) -> int:
+    """Queue a job that an agent works on until the gate is there."""
+    pk = insert(daemon, jq_args=f"gate:{gate}", **columns)
+    daemon.wait(pk, "running")
+    return pk
+
+
+@pytest.mark.parametrize(
+    ("columns", "change"),
+    [
+        ({"jq_queue": "paused"}, "update drover.queue set queue_paused = false where queue_name = 'paused'"),
+        ({"jq_type": "off"}, "update drover.agent set agent_enabled = true where agent_type = 'off'"),
+        ({"jq_host": "off"}, "update drover.host set host_enabled = true where host_name = 'off'"),
+        ({"jq_host": "picky"}, "update drover.host set host_queues = '{}' where host_name = 'picky'"),
+        ({"jq_host": "away"}, "update drover.jobqueue set jq_host = null where jq_pk = %s"),
+        ({"jq_queue": "left"}, "update drover.jobqueue set jq_queue = 'default' where jq_pk = %s"),
+        ({"jq_state": "held"}, "update drover.jobqueue set jq_state = 'queued' where jq_pk = %s"),
+        ({"jq_not_before": LATER}, "update drover.jobqueue set jq_wait_until = null where jq_pk = %s"),
+        (
+            {"jq_not_before": LATER},
+            "update drover.jobqueue set jq_wait_until = now() + interval '10 ms' where jq_pk = %s",
+        ),
+        ({"jq_not_before": LATER}, "update drover.jobqueue set jq_not_before = null where jq_pk = %s"),
+        (
+            {"jq_not_before": LATER},
+            "update drover.jobqueue set jq_not_before = now() + interval '10 ms' where jq_pk = %s",
+        ),
+    ],
+)
+def test_a_job_begins_as_soon_as_sql_lets_it(daemon: Daemon, columns: dict[str, Any], change: str) -> None:
+    pk = waiting(daemon, **columns)
+    daemon.execute(change, *[pk] * change.count("%s"))
+    assert daemon.wait(pk)["jq_state"] == "done"
+
+
+def test_a_job_whose_start_window_sql_ends_fails_at_once(daemon: Daemon) -> None:
+    pk = waiting(daemon, jq_not_before=LATER, jq_not_after=LATER)
+    daemon.execute("update drover.jobqueue set jq_not_after = now() where jq_pk = %s", pk)
+    assert daemon.wait(pk, "failed")["jq_endtext"].startswith("not started by ")
+
+
+def test_a_job_whose_start_window_sql_moves_to_later_waits(daemon: Daemon) -> None:
+    pk = waiting(daemon, jq_queue="left")
+    daemon.execute("update drover.jobqueue set jq_not_before = %s, jq_queue = 'default' where jq_pk = %s", LATER, pk)
+    daemon.wait(insert(daemon))
+    row = daemon.row(pk)
+    assert (row["jq_state"], row["jq_wait_until"]) == ("queued", row["jq_not_before"])
+    daemon.execute(CANCEL, pk)
+
+
+def test_a_child_begins_as_soon_as_its_dependency_is_removed(daemon: Daemon) -> None:
+    parent, child = insert(daemon, jq_state="held"), insert(daemon, jq_state="held")
+    daemon.execute("insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk) values (%s, %s)", child, parent)
+    daemon.execute("update drover.jobqueue set jq_state = 'queued' where jq_pk = %s", child)
+    daemon.wait(insert(daemon))
+    daemon.execute("delete from drover.jobdepends where jdep_jq_fk = %s", child)
+    assert daemon.wait(child)["jq_state"] == "done"
+    daemon.execute(CANCEL, parent)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update drover.recovery set recovery_next = now()",
+        """update drover.recovery_policy set policy_rules = '{"steps": [[0, 0.1]]}' where policy_name = 'slow'""",
+        "update drover.jobqueue set jq_state = 'queued' where jq_state = 'blocked'",
+        "delete from drover.recovery_policy where policy_name = 'slow'",
+    ],
+)
+def test_a_blocked_job_is_tried_again_as_soon_as_sql_says_so(daemon: Daemon, change: str) -> None:
+    pk = insert(daemon, jq_args="say:BLOCKED storage")
+    daemon.wait(pk, "blocked")
+    daemon.execute(change)
+    assert daemon.until(lambda: daemon.row(pk)["jq_attempt"] > 1, what="it is not tried again")
+    daemon.wait(pk, "blocked")
+    daemon.execute(CANCEL, pk)
+
+
+@pytest.mark.parametrize(
+    ("queue", "limit", "change"),
+    [
+        ("rated", "rate", "null"),
+        ("rated more", "rate", "queue_rate || '{\"rate\": 9}'"),
+        ("each", "each", "null"),
+        ("each more", "each", "queue_rate || '{\"each\": 9}'"),
+    ],
+)
+def test_a_job_begins_as_soon_as_sql_raises_the_rate_of_its_queue(
+    daemon: Daemon, queue: str, limit: str, change: str
+) -> None:
+    rate = '{"%s": 1, "by": "submitter", "interval": 1000}' % limit
+    daemon.execute("update drover.queue set queue_rate = %s where queue_name = %s", rate, queue)
+    daemon.wait(insert(daemon))
+    daemon.wait(insert(daemon, jq_queue=queue))
+    pk = waiting(daemon, jq_queue=queue)
+    daemon.execute(f"update drover.queue set queue_rate = {change} where queue_name = %s", queue)
+    assert daemon.wait(pk)["jq_state"] == "done"
+
+
+@pytest.mark.parametrize("most", ["2", "null"])
+def test_a_job_begins_as_soon_as_sql_raises_the_limit_of_its_queue(daemon: Daemon, most: str, gate: Path) -> None:
+    daemon.execute("update drover.queue set queue_concurrency = 1 where queue_name = 'full'")
+    first = in_hand(daemon, gate, jq_queue="full")
+    pk = waiting(daemon, jq_queue="full")
+    daemon.execute(f"update drover.queue set queue_concurrency = {most} where queue_name = 'full'")
+    assert daemon.wait(pk)["jq_state"] == "done"
+    gate.touch()
+    daemon.wait(first)
+
+
+@pytest.mark.parametrize("change", ["delete from drover.quota", "update drover.quota set quota_most = 5"])
+def test_a_job_begins_as_soon_as_sql_raises_its_quota(daemon: Daemon, change: str, gate: Path) -> None:
+    daemon.execute("delete from drover.quota")
+    daemon.execute("insert into drover.quota (quota_name, quota_most, quota_queue) values ('shared', 1, 'shared')")
+    daemon.wait(insert(daemon))
+    first = in_hand(daemon, gate, jq_queue="shared")
+    pk = insert(daemon, jq_queue="shared")
+    daemon.wait(pk, "blocked")
+    daemon.execute(change)
+    assert daemon.wait(pk)["jq_state"] == "done"
+    gate.touch()
+    daemon.wait(first)
+
+
+@pytest.mark.parametrize("change", ["schedule_enabled = true", "schedule_at = null, schedule_every = interval '1 s'"])
+def test_a_schedule_starts_as_soon_as_sql_says_so(daemon: Daemon, change: str) -> None:
+    is_off = "enabled" in change
+    daemon.execute(
+        """insert into drover.schedule (schedule_name, schedule_at, schedule_every, schedule_job, schedule_enabled)
+           values ('s', %s, %s, '{"jq_type": "a", "jq_args": "scheduled"}', %s)""",
+        None if is_off else LATER, "1 s" if is_off else None, not is_off,
+    )  # fmt: skip
+    daemon.wait(insert(daemon))
+    daemon.execute(f"update drover.schedule set {change}")
+    started = "select jq_pk from drover.jobqueue where jq_args = 'scheduled' and jq_state = 'done'"
+    assert daemon.until(lambda: daemon.execute(started), what="it does not start")
+    daemon.execute("delete from drover.schedule")
+    daemon.execute("delete from drover.jobqueue where jq_args = 'scheduled'")
