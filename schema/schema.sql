@@ -7759,6 +7759,8 @@ CREATE TRIGGER queue_wake AFTER INSERT OR DELETE OR UPDATE ON drover.queue FOR E
 
 CREATE TRIGGER quota_wake AFTER INSERT OR DELETE OR UPDATE ON drover.quota FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
+CREATE TRIGGER recovery_sooner AFTER UPDATE OF recovery_next ON drover.recovery FOR EACH ROW WHEN ((new.recovery_next < old.recovery_next)) EXECUTE FUNCTION drover.wake('drover_recovery');
+
 CREATE TRIGGER schedule_prepare BEFORE INSERT OR UPDATE OF schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_jitter, schedule_enabled, schedule_job ON drover.schedule FOR EACH ROW EXECUTE FUNCTION drover.prepare_schedule();
 
 CREATE TRIGGER schedule_wake AFTER INSERT OR UPDATE OF schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_jitter, schedule_enabled ON drover.schedule FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');

@@ -37,3 +37,7 @@ create trigger jobqueue_start_window after update of jq_not_before, jq_not_after
 drop trigger agent_wake on drover.agent;
 create trigger agent_wake after update of agent_group, agent_present, agent_enabled on drover.agent
   for each statement execute function drover.wake('drover_change');
+
+-- The scheduler itself moves a check to earlier only when it makes it at once.
+create trigger recovery_sooner after update of recovery_next on drover.recovery
+  for each row when (new.recovery_next < old.recovery_next) execute function drover.wake('drover_recovery');

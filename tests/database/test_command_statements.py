@@ -43,8 +43,9 @@ def test_a_job_that_is_retried_shows_nothing_of_its_last_end(watch: Any, databas
     assert fetch(database, f"{shown} from drover.jobqueue where jq_pk = 1") == [("queued", None, None, None, None, 0)]
 
 
+# Item 1 has failed once more; 2 and 3 had not begun.
 KILLED_AGAIN: Final = """jq_msq = true, jq_key = 'n', jq_itemsfailed = 1,
-  jq_checkpoint = '{"watermark": "9", "beyond": [], "again": ["2", "3"]}'"""  # 1 failed once more; 2 and 3 did not begin
+  jq_checkpoint = '{"watermark": "9", "beyond": [], "again": ["2", "3"]}'"""
 
 
 def test_a_job_killed_while_it_repeats_failed_items_repeats_those_it_had_not_reached(watch: Any, database: str) -> None:

@@ -1,5 +1,6 @@
-"""What is changed in the database with SQL, after which work can go on: it does at once, and not with the next rescan."""
+"""What SQL changes in the database, after which work can go on: it does so at once, and not with the next rescan."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ paused = true
 paused = true
 [queues.full]
 concurrency = 1
+[queues.short-lived]
 [queues.rated]
 [queues."rated more"]
 [queues.each]
@@ -134,6 +136,8 @@ def test_a_child_begins_as_soon_as_its_dependency_is_removed(daemon: Daemon) -> 
 def test_a_blocked_job_is_tried_again_as_soon_as_sql_says_so(daemon: Daemon, change: str) -> None:
     pk = insert(daemon, jq_args="say:BLOCKED storage")
     daemon.wait(pk, "blocked")
+    looked = "select clock_timestamp() > blocked_since + interval '1 s' from drover.blocked"  # at it, by the daemon
+    assert daemon.until(lambda: daemon.value(looked), what="no second passes")
     daemon.execute(change)
     assert daemon.until(lambda: daemon.row(pk)["jq_attempt"] > 1, what="it is not tried again")
     daemon.wait(pk, "blocked")
@@ -152,7 +156,7 @@ def test_a_blocked_job_is_tried_again_as_soon_as_sql_says_so(daemon: Daemon, cha
 def test_a_job_begins_as_soon_as_sql_raises_the_rate_of_its_queue(
     daemon: Daemon, queue: str, limit: str, change: str
 ) -> None:
-    rate = '{"%s": 1, "by": "submitter", "interval": 1000}' % limit
+    rate = json.dumps({limit: 1, "by": "submitter", "interval": 1000})
     daemon.execute("update drover.queue set queue_rate = %s where queue_name = %s", rate, queue)
     daemon.wait(insert(daemon))
     daemon.wait(insert(daemon, jq_queue=queue))
@@ -200,3 +204,61 @@ def test_a_schedule_starts_as_soon_as_sql_says_so(daemon: Daemon, change: str) -
     assert daemon.until(lambda: daemon.execute(started), what="it does not start")
     daemon.execute("delete from drover.schedule")
     daemon.execute("delete from drover.jobqueue where jq_args = 'scheduled'")
+
+
+def child_of(daemon: Daemon, parent: int) -> int:
+    """Queue a job that begins when another one has ended, however it does."""
+    child = insert(daemon, jq_state="held")
+    daemon.execute(
+        "insert into drover.jobdepends (jdep_jq_fk, jdep_jq_depends_fk, jdep_depends_bits) values (%s, %s, 7)",
+        child, parent,
+    )  # fmt: skip
+    daemon.execute("update drover.jobqueue set jq_state = 'queued' where jq_pk = %s", child)
+    return child
+
+
+def test_children_of_a_job_that_fails_when_it_is_unblocked_begin_at_once(daemon: Daemon) -> None:
+    parent = insert(daemon, jq_queue="short-lived", jq_args="say:BLOCKED storage")
+    daemon.wait(parent, "blocked")
+    child = child_of(daemon, parent)
+    daemon.execute("delete from drover.queue where queue_name = 'short-lived'")
+    daemon.execute("update drover.recovery_policy set policy_rules = policy_rules || '{\"at_once\": 9}'")
+    assert daemon.wait(child)["jq_state"] == "done"
+    assert daemon.row(parent)["jq_endtext"] == "recovery_failure: its queue is gone: short-lived"
+
+
+def test_children_of_a_job_whose_condition_lasts_too_long_begin_at_once(daemon: Daemon) -> None:
+    rules = '{"steps": [[0, 1000]], "max_elapsed": 0.001}'
+    parent = insert(daemon, jq_args="say:BLOCKED storage")
+    daemon.wait(parent, "blocked")
+    child = child_of(daemon, parent)
+    daemon.execute("update drover.recovery_policy set policy_rules = %s", rules)
+    assert daemon.wait(child)["jq_state"] == "done"
+    assert daemon.row(parent)["jq_state"] == "failed"
+
+
+def test_children_of_a_job_that_is_too_late_when_it_is_released_begin_at_once(daemon: Daemon) -> None:
+    parent = insert(daemon, jq_state="held", jq_not_after="2000-01-01")
+    child = child_of(daemon, parent)
+    daemon.wait(insert(daemon))
+    daemon.wait(daemon.insert(jq_type="command", jq_args=f"release {parent}", role="drover_operator"))
+    assert daemon.wait(child)["jq_state"] == "done"
+    assert daemon.row(parent)["jq_state"] == "failed"
+
+
+def test_children_of_a_job_that_no_scheduler_runs_begin_at_once(daemon: Daemon) -> None:
+    parent = insert(daemon, jq_mode="manual", jq_queue="nobody")
+    child = child_of(daemon, parent)
+    daemon.wait(insert(daemon))
+    daemon.insert(jq_type="command", jq_args=f"run {parent}", role="drover_operator")
+    assert daemon.wait(child)["jq_state"] == "done"
+    assert daemon.row(parent)["jq_state"] == "ignored"
+
+
+def test_children_of_jobs_that_one_command_cancels_begin_at_once(daemon: Daemon) -> None:
+    parent = insert(daemon, jq_state="held", jq_args="many")
+    child = child_of(daemon, parent)
+    daemon.wait(insert(daemon))
+    daemon.execute("select drover.command('cancel', jsonb_build_object('state', 'held'))", role="drover_operator")
+    assert daemon.wait(child)["jq_state"] == "done"
+    assert daemon.row(parent)["jq_state"] == "cancelled"
