@@ -787,7 +787,7 @@ FAULTS: Final = (
         "scheduler/policy/outbox.py",
         "row = row._replace(spool=before.spool)",
         "pass",
-        "unit/test_detached.py::test_mark_that_replaces_one_not_yet_sent_keeps_where_the_job_is_kept_c41",
+        "unit/test_outbox.py::test_a_mark_that_replaces_one_not_yet_sent_keeps_where_a_detached_job_is_kept_c41",
     ),
     _fault(
         "each_line_put_back_is_one_more_start",
@@ -897,8 +897,8 @@ FAULTS: Final = (
     _fault(
         "pass_over_put_off_jobs_ends_before_its_instant",
         "scheduler/daemon/put_off_jobs.py",
-        "if each.next_at <= now]",
-        "]",
+        "each.began = each.next_at = max(",
+        "each.began = max(",
         "unit/test_put_off_jobs.py::test_a_job_that_is_put_off_after_the_change_was_read_is_freed_too",
     ),
     *(

@@ -12,7 +12,6 @@ from scheduler.model import states as s
 from scheduler.model.config import AgentType, Config, Host
 from scheduler.model.queue_requests import Adoption
 from scheduler.policy.core import Core
-from scheduler.policy.queue_answers import RECORD_AFTER
 from tests.core_tools import answer_to, claim, make_core, saved, settle, turn
 
 KIND = AgentType(command=("tool", "{args}"), kind="exec", detached=True, slots=2)
@@ -91,14 +90,6 @@ def test_row_that_says_claimed_starts_no_process_c41() -> None:
     core.handle(e.Gone(first.slot, 0), 1.0)
     core.handle(answer_to(request), 1.0)
     assert effects(core, e.Spawn) == []
-
-
-def test_mark_that_replaces_one_not_yet_sent_keeps_where_the_job_is_kept_c41() -> None:
-    core = core_of()
-    turn(core, claim(1, "long"))
-    core.schedule(0.0)
-    core.tick(RECORD_AFTER)
-    assert [(row.pk, row.spool) for row in marked(core).rows] == [(1, "/spool")]
 
 
 def test_process_is_not_started_past_the_lease_c41() -> None:
