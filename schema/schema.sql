@@ -2727,8 +2727,8 @@ begin
       perform drover.enter_recovery(new);
     end if;
     perform drover.notify('drover_recovery', '') where is_tester and new.jq_endtime is not null;  -- it has an answer
-  elsif new.jq_wait_until is distinct from old.jq_wait_until and new.jq_attempt = old.jq_attempt
-        and new.jq_type <> 'command' then
+  elsif new.jq_wait_until is distinct from old.jq_wait_until
+        and new.jq_attempt = old.jq_attempt and new.jq_type <> 'command' then
     perform drover.notify('drover_due', '') where new.jq_wait_until is not null;
   end if;
   if was and (not is_so or (old.jq_queue, coalesce(old.jq_host, ''), old.jq_urgent, old.jq_priority, old.jq_queued)

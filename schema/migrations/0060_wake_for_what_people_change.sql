@@ -9,10 +9,10 @@ begin
   if position(place in body) = 0 then
     raise exception 'drover.moved() has another body than was thought';
   end if;
-  execute replace(body, place, $$  elsif new.jq_wait_until is distinct from old.jq_wait_until and new.jq_attempt = old.jq_attempt
-        and new.jq_type <> 'command' then
+  execute replace(body, place, $new$  elsif new.jq_wait_until is distinct from old.jq_wait_until
+        and new.jq_attempt = old.jq_attempt and new.jq_type <> 'command' then
     perform drover.notify('drover_due', '') where new.jq_wait_until is not null;
-$$ || place);
+$new$ || place);
 end $do$;
 
 create function drover.move_start_window() returns trigger language plpgsql security definer

@@ -915,8 +915,8 @@ FAULTS: Final = (
                 "changed_wait_is_not_notified",
                 MIGRATIONS,
                 "begin",
-                "new.jq_wait_until is not null;\n$$",
-                "false;\n$$",
+                "where new.jq_wait_until is not null;",
+                "where false;",
                 "test_a_job_begins_as_soon_as_sql_lets_it",
             ),
             (
