@@ -2670,6 +2670,20 @@ CREATE FUNCTION drover.message(said text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (length(said) > 16384) THEN ((("left"(said, 16300) || ' [cut: '::text) || length(said)) || ' characters]'::text) ELSE said END;
 
+CREATE FUNCTION drover.move_start_window() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'drover', 'pg_temp'
+    AS $$
+begin
+  update jobqueue j  -- but for a job in hand
+     set jq_wait_until = nullif(greatest(jq_not_before, jq_retry_at, now()), now()),
+         jq_expires_at = case when jq_attempt = 0 then jq_not_after end
+   where jq_pk = new.jq_pk
+     and (jq_state = 'held' or jq_state = 'queued' and (jq_unmet > 0 or jq_wait_until is not null or has_token(j)));
+  perform notify('drover_due', '');
+  return null;
+end $$;
+
 CREATE FUNCTION drover.moved() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'drover', 'pg_temp'
@@ -2713,6 +2727,9 @@ begin
       perform drover.enter_recovery(new);
     end if;
     perform drover.notify('drover_recovery', '') where is_tester and new.jq_endtime is not null;  -- it has an answer
+  elsif new.jq_wait_until is distinct from old.jq_wait_until
+        and new.jq_attempt = old.jq_attempt and new.jq_type <> 'command' then
+    perform drover.notify('drover_due', '') where new.jq_wait_until is not null;
   end if;
   if was and (not is_so or (old.jq_queue, coalesce(old.jq_host, ''), old.jq_urgent, old.jq_priority, old.jq_queued)
                            <> (new.jq_queue, coalesce(new.jq_host, ''), new.jq_urgent, new.jq_priority,
@@ -7664,7 +7681,7 @@ CREATE INDEX subscription_of_owner ON drover.subscription USING btree (sub_owner
 
 CREATE INDEX tally_in_time ON drover.tally USING btree (tally_span, tally_at);
 
-CREATE TRIGGER agent_wake AFTER UPDATE OF agent_group, agent_present, agent_enabled, agent_trial ON drover.agent FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
+CREATE TRIGGER agent_wake AFTER UPDATE OF agent_group, agent_present, agent_enabled ON drover.agent FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
 CREATE TRIGGER host_wake AFTER UPDATE OF host_group, host_present, host_max, host_urgent, host_enabled, host_types, host_queues, host_priorities ON drover.host FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
@@ -7720,6 +7737,8 @@ CREATE TRIGGER jobqueue_route BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN
 
 ALTER TABLE drover.jobqueue DISABLE TRIGGER jobqueue_route;
 
+CREATE TRIGGER jobqueue_start_window AFTER UPDATE OF jq_not_before, jq_not_after ON drover.jobqueue FOR EACH ROW WHEN (((new.jq_type <> 'command'::text) AND ((new.jq_not_before IS DISTINCT FROM old.jq_not_before) OR (new.jq_not_after IS DISTINCT FROM old.jq_not_after)))) EXECUTE FUNCTION drover.move_start_window();
+
 CREATE TRIGGER jobqueue_tenant BEFORE INSERT ON drover.jobqueue FOR EACH ROW WHEN ((new.jq_type <> ALL (ARRAY['command'::text, 'cleanup'::text]))) EXECUTE FUNCTION drover.limit_tenant();
 
 ALTER TABLE drover.jobqueue DISABLE TRIGGER jobqueue_tenant;
@@ -7739,6 +7758,8 @@ CREATE TRIGGER queue_rate_change BEFORE UPDATE OF queue_rate ON drover.queue FOR
 CREATE TRIGGER queue_wake AFTER INSERT OR DELETE OR UPDATE ON drover.queue FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
 
 CREATE TRIGGER quota_wake AFTER INSERT OR DELETE OR UPDATE ON drover.quota FOR EACH STATEMENT EXECUTE FUNCTION drover.wake('drover_change');
+
+CREATE TRIGGER recovery_sooner AFTER UPDATE OF recovery_next ON drover.recovery FOR EACH ROW WHEN ((new.recovery_next < old.recovery_next)) EXECUTE FUNCTION drover.wake('drover_recovery');
 
 CREATE TRIGGER schedule_prepare BEFORE INSERT OR UPDATE OF schedule_at, schedule_every, schedule_cron, schedule_zone, schedule_jitter, schedule_enabled, schedule_job ON drover.schedule FOR EACH ROW EXECUTE FUNCTION drover.prepare_schedule();
 

@@ -27,6 +27,7 @@ class _Pass:
     changed: str  # the instant in the row of the queue
     known_at: float
     began: float
+    next_at: float  # when its next page is to be read
     after: str = FIRST
     freed: int = 0
 
@@ -44,41 +45,43 @@ class PutOffJobs:
         before, self._passes = self._passes, {}
         for name, changed in queues.items():
             known = before.get(name)
-            self._passes[name] = known if known and known.changed == changed else _Pass(changed, now, now)
-        if self._passes:
-            self._due_in(0.0)
+            self._passes[name] = known if known and known.changed == changed else _Pass(changed, now, now, now)
+        self._set_timer()
 
     def free(self) -> Steps[None]:
-        """Read the next page of the first queue, and free what its limit of before put off."""
-        for name, each in self._passes.items():
+        """Read the next page of a queue, if one is due, and free what its limit of before put off."""
+        now = self._context.now()
+        due = [(name, each) for name, each in self._passes.items() if each.next_at <= now]
+        for name, each in due[:1]:
             values = {"queue": name, "after": each.after, "most": PAGE, "current": self._context.core.rate_text(name)}
             rows = yield from self._context.ask("free_put_off", **values)
             if self._passes.get(name) is each:
                 yield from self._go_on(name, each, rows)
-            return
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Let `free` run when the next page of a queue is due."""
+        if self._passes:
+            self._due_in(max(0.0, min(each.next_at for each in self._passes.values()) - self._context.now()))
 
     def _go_on(self, name: str, each: _Pass, rows: Sequence[Cells]) -> Steps[None]:
+        now = self._context.now()
         for freed, found, last in rows:
             each.freed += int(freed or 0)
             if freed not in (None, b"0"):
                 log_line("info", f"queue {name}: {text_of(freed)} jobs that another rate limit put off are free")
-                self._context.core.handle(Woken(), self._context.now())
+                self._context.core.handle(Woken(), now)
             if freed != found:
-                self._due_in(LOCKED_S)
+                each.next_at = now + LOCKED_S
             elif last is not None:
-                each.after = text_of(last)
-                self._due_in(GAP_S)
+                each.after, each.next_at = text_of(last), now + GAP_S
             else:
-                yield from self._end_pass(name, each)
+                yield from self._end_pass(name, each, now)
 
-    def _end_pass(self, name: str, each: _Pass) -> Steps[None]:
-        now = self._context.now()
+    def _end_pass(self, name: str, each: _Pass, now: float) -> Steps[None]:
         if each.freed or each.began < each.known_at + SAVED_S:
-            begin = max(now + GAP_S, each.known_at + SAVED_S)
-            each.after, each.freed, each.began = FIRST, 0, begin
-            self._due_in(begin - now)
+            each.began = each.next_at = max(now + GAP_S, each.known_at + SAVED_S)
+            each.after, each.freed = FIRST, 0
             return
         yield from self._context.ask("put_off_is_free", queue=name, changed=each.changed)
         del self._passes[name]
-        if self._passes:
-            self._due_in(0.0)

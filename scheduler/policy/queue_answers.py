@@ -166,6 +166,7 @@ def not_saved(state: State, event: e.NotSaved, now: float) -> None:
     state.log_message("error" if complaint else "debug", complaint or f"not saved ({event.why}): {event.reason}")
     if state.suspect is not None and state.suspect.pk not in {*state.jobs, *state.outbox.pending()}:
         end_try_alone(state)  # its end was given up
+    assign_again(state, now)  # what was given up has left room
 
 
 def settled(state: State, event: e.Settled, now: float) -> None:

@@ -454,7 +454,6 @@ class State:
         """Let a type be claimed for again when not all of its slots have failed."""
         if pool.blocked_until and not (pool.slots and all(slot.state == ST_FAIL for slot in pool.slots)):
             pool.unblock()
-            self.claims.wake()
 
     def allow_starts(self) -> None:
         """Let as many agents be started until the next tick, and begin with the types that had to wait."""

@@ -71,6 +71,22 @@ def test_a_job_that_is_retried_shows_nothing_of_its_last_end(watch: Any, databas
     assert fetch(database, f"{shown} from drover.jobqueue where jq_pk = 1") == [("queued", None, None, None, None, 0)]
 
 
+# Item 1 has failed once more; 2 and 3 had not begun.
+KILLED_AGAIN: Final = """jq_msq = true, jq_key = 'n', jq_itemsfailed = 1,
+  jq_checkpoint = '{"watermark": "9", "beyond": [], "again": ["2", "3"]}'"""
+
+
+def test_a_job_killed_while_it_repeats_failed_items_repeats_those_it_had_not_reached(watch: Any, database: str) -> None:
+    fetch(database, "alter table drover.jobqueue disable trigger jobqueue_fixed")
+    order = failed_job(database, KILLED_AGAIN)
+    keys = "insert into drover.item_failure (item_jq_fk, item_attempt, item_key, item_line, item_reason)"
+    for key in "4321":  # those of before, in which 1 came last, and then once more
+        fetch(database, f"{keys} values (1, 1, %s, 'x', 'no')", key)
+    watch("retry_job", command=order, job=1)
+    again = "select jq_checkpoint -> 'again' from drover.jobqueue where jq_pk = 1"
+    assert fetch(database, again) == [(["1", "2", "3"],)]
+
+
 @pytest.mark.parametrize(("not_before", "waits"), [("9999-01-01", True), ("2000-01-01", False)])
 def test_a_job_that_is_retried_still_waits_for_its_start(
     watch: Any, database: str, not_before: str, waits: bool

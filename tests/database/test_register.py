@@ -101,9 +101,23 @@ def test_each_setting_that_daemons_read_wakes_them_when_it_is_changed_with_sql(d
     with psycopg.connect(database, autocommit=True) as daemon:
         daemon.execute("listen drover_change")
         for table, column in settings:
-            if column not in ("host_name", "agent_type", "placement_pk"):  # keys, which nobody changes
+            # not keys, which nobody changes, nor what only daemons write
+            if column not in ("host_name", "agent_type", "placement_pk", "agent_trial"):
                 fetch(database, f"update drover.{table} set {column} = {column}")
                 assert len(list(daemon.notifies(timeout=PATIENCE_S, stop_after=1))) == 1, f"{table}.{column}"
+
+
+def test_what_a_daemon_shows_of_its_types_and_hosts_wakes_no_daemon(watch: Any, database: str) -> None:
+    fetch(database, "insert into drover.agent (agent_group, agent_type) values ('default', 'a')")
+    shown = {"type": "a", "seconds": 9.0, "queries_wait": False, "knows": True, "trial": {"state": "HELD_BACK"}}
+    with psycopg.connect(database, autocommit=True) as daemon:
+        daemon.execute("listen drover_change")
+        watch("show_agents", rows=to_json([shown]))
+        watch("show_hosts", rows=to_json([]))
+        assert fetch(database, "select agent_trial from drover.agent") == [({"state": "HELD_BACK"},)]
+        fetch(database, "select pg_notify('drover_change', 'a change')")
+        first = next(daemon.notifies(timeout=PATIENCE_S))
+    assert first.payload == "a change"
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ def test_function_with_rights_of_the_owner_has_a_search_path(login: Login) -> No
         "limit_job",
         "limit_queues",
         "limit_tenant",
+        "move_start_window",
         "moved",
         "need_group",
         "newest_zone",

@@ -10,6 +10,7 @@ import pytest
 
 from scheduler.cli.health import OF_DATABASE
 from tests.cli_tools import ACTIVE, DROVER, OWNER, Done, Drover, environment, insert, run_as
+from tests.connection_tools import OTHER
 from tests.terminal_tools import shown_on_terminal
 
 FAILED = """
@@ -21,6 +22,25 @@ insert into drover.scheduler_status (status_scheduler, status_slot, status_host,
                                      status_state_name, status_since)
   select %s, n, 'alpha', 'noop', 6, case when n %% 3 = 0 then 'ST_READY' else 'ST_RUNNING' end, now()
     from generate_series(1, 90) n
+"""
+OTHER_GROUP = f"""
+insert into drover.scheduler (scheduler_uuid, scheduler_group, scheduler_host, scheduler_pid, scheduler_boot_id,
+                              scheduler_pid_space, scheduler_pid_start, scheduler_version)
+  values ('{OTHER}', 'other', 'beta', 78, 'boot', 'space', 1, '0.1.0');
+insert into drover.scheduler_group (group_name, group_owner, group_lease_until)
+  values ('other', '{OTHER}', now() + interval '1 hour');
+insert into drover.queue (queue_name, queue_group) values ('theirs', 'other');
+insert into drover.host (host_name, host_group, host_transport, host_down_since, host_down_until, host_reason)
+  values ('far', 'other', 'ssh', now(), now() + interval '1 hour', 'refused');
+insert into drover.agent (agent_group, agent_type, agent_blocked_since, agent_blocked_until, agent_reason)
+  values ('other', 'noop', now(), now() + interval '1 hour', 'no OK within 60 s');
+insert into drover.agent (agent_group, agent_type, agent_trial)
+  values ('other', 'sha256', '{{"state": "HELD_BACK", "text": "it is slower"}}');
+insert into drover.scheduler_status (status_scheduler, status_slot, status_host, status_state, status_state_name,
+                                     status_since, status_reason, status_parameter)
+  values ('{OTHER}', -1, 'beta', 6, 'ST_RUNNING', now(), 'a statement is refused',
+          '{{"shortages": ["no more agents"], "troubles": [{{"what": "queue", "seconds": 9, "reason": "no room"}}]}}');
+insert into drover.jobqueue (jq_type, jq_queue) values ('noop', 'theirs'), ('nosuch', 'theirs'), ('noop', 'default')
 """
 
 
@@ -143,6 +163,17 @@ def test_jobs_of_an_unserved_type_in_other_queues_are_told(drover: Drover, activ
     active.execute("insert into drover.jobqueue (jq_type, jq_queue) values ('nosuch', 'defualt')")
     (line,) = [line for line in drover("health").out.splitlines() if "type nosuch:" in line]
     assert "jobs that wait: 2, and 1 in queues that are not of the group; next: configure it, or cancel them" in line
+
+
+@pytest.mark.usefixtures("safe")
+def test_health_tells_what_is_wrong_in_its_own_group_only(drover: Drover, active: psycopg.Connection) -> None:
+    active.execute(OTHER_GROUP.encode())
+    own, other = [json.loads(drover("health", "--json", name).out) for name in ("default", "other")]
+    assert own["reasons"] == []
+    told = {each["warning"] for each in other["reasons"]}
+    assert told == {
+        "agents failed", "connection", "host down", "new program", "no more agents", "refused", "unserved",
+    }  # fmt: skip
 
 
 def test_health_without_a_right_is_unknown_and_not_critical(database_with_roles: str, config: Path) -> None:

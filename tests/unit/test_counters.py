@@ -44,6 +44,15 @@ def test_failed_end_is_left_to_the_database_but_for_its_time() -> None:
     assert counted[c.RAN, "sha", "5"] == 1
 
 
+def test_run_time_of_a_job_in_slices_is_that_of_all_slices() -> None:
+    core = make_core()
+    turn(core, claim(1, msq=True, elapsed=100.0))
+    core.take_effects(0.0)
+    core.handle(e.Opened(1, (b"n",), 0), 3.0)
+    counted = core.report.take_counted()
+    assert (counted["ran_seconds", "sha"], counted[c.RAN, "sha", "300"]) == (103.0, 1)
+
+
 def test_job_that_goes_back_to_the_queue_has_not_run() -> None:
     core = make_core()
     turn(core, claim(1))

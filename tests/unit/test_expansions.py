@@ -201,6 +201,12 @@ def test_files_take_no_more_rows_than_they_may_f49() -> None:
     assert at_work(site.core, "idle") == [10_000]
 
 
+def test_rows_of_all_fetches_of_a_query_count_for_the_room_of_files_f49() -> None:
+    limit = 3 * ROWS * 25
+    site = occupied(20, 1, timers={"msq_file_bytes": limit, "fetch_rows": 500})
+    assert ROWS * 22 < sum(last - first for first, last in site.files.values()) * 22 <= limit
+
+
 def test_only_connection_is_given_back_too_f49() -> None:
     site = occupied(20, 2, timers={"expansions": 1})
     site.insert("idle", 10_000)

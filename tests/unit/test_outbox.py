@@ -387,6 +387,25 @@ def test_agents_are_given_work_again_when_failed_items_are_saved() -> None:
     assert (held, core.state.is_assigning) == (True, True)
 
 
+def test_agents_are_given_work_again_when_the_database_has_refused_failed_items() -> None:
+    core = make_core()
+    core.state.outbox.save(ROW, [ItemFailure(8, 1, None, "x" * 2 * RESULT_SIZE, "here", "noop", 99, "no")])
+    hold_if_full(core.state)
+    held = not core.state.is_assigning
+    while not isinstance(request := core.next_request(0.0), Save):
+        assert request is not None
+        core.handle(e.EndedAndClaimed(()), 0.0)
+    core.handle(NotSaved("data", "it is odd"), 0.0)
+    assert (held, core.state.is_assigning) == (True, True)
+
+
+def test_a_mark_that_replaces_one_not_yet_sent_keeps_where_a_detached_job_is_kept_c41() -> None:
+    ledger = Outbox(Deadlines())
+    ledger.mark(MarkRow(7, 1, "claimed", 0, "here", spool="/spool"))
+    ledger.mark(last := MarkRow(7, 1, "running", 9, "here", 99))
+    assert ledger.next_request([], 0.0) == Mark([last._replace(spool="/spool")])
+
+
 def save_all(ledger: Outbox) -> None:
     """Let the database take everything."""
     while ledger.next_request([], 0.0) is not None:

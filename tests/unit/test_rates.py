@@ -168,6 +168,30 @@ def test_a_limit_for_each_value_alone_is_none_in_all() -> None:
     for pk in range(5):
         rates.began(pk, 0.0)
     assert (rates.room(9, 0.0), rates.next_at(0.0)) == (None, NEVER)
+def test_a_line_that_is_put_back_before_it_starts_counts_once() -> None:
+    rates = Rates(RateLimit(rate=9, each=1, by="submitter", interval=10.0))
+    rates.admit(1, "anna", 0.0)
+    rates.put_back(1)
+    rates.put_back(1)
+    rates.began(1, 1.0)
+    rates.ended(1)
+    assert rates.admit(2, "anna", 11.1) is None
+
+
+def test_a_job_counts_for_no_value_of_the_attribute_that_a_reload_brings() -> None:
+    rates = Rates(RateLimit(each=1, by="submitter", interval=10.0))
+    rates.admit(1, "x", 0.0)
+    rates.set_limit(RateLimit(each=1, by="data.x", interval=10.0))
+    assert rates.admit(2, "x", 0.0) is None
+    rates.ended(1)
+    assert rates.admit(3, "x", 0.0) is not None
+
+
+def test_starts_for_another_attribute_leave_all_room_after_a_reload() -> None:
+    rates = Rates(RateLimit(each=1, by="submitter", interval=10.0))
+    start(rates, 1, "x", 0.0)
+    rates.set_limit(RateLimit(each=1, by="data.x", interval=10.0))
+    assert (rates.admit(2, "x", 1.0), values(rates, 1.0)) == (None, [""])
 
 
 def test_nothing_is_kept_of_a_job_that_ended_but_its_start() -> None:
@@ -336,6 +360,25 @@ def test_a_core_claims_no_more_than_may_start_and_again_when_there_is_room() -> 
     assert [queue.room(at) for at in (12.9, 13.0)] == [0, 2]
     core.tick(13.0)
     assert core.state.may_want_more
+
+
+def test_each_start_leaves_room_when_it_is_over_and_not_when_the_next_one_is() -> None:
+    core = rated(rate=2)
+    rates = core.state.rated["default"]
+    for pk, at in ((1, 0.0), (2, 4.0), (3, 10.0)):
+        rates.began(pk, at)
+        rates.ended(pk)
+        core.tick(at)
+    assert (wanted(core, 10.0), core.state.deadlines.at[RATES]) == ([], 14.0)
+
+
+def test_a_core_that_takes_over_claims_when_the_starts_of_the_former_owner_are_over_r57() -> None:
+    core = make_core()
+    row = {"name": "default", "concurrency": None, "paused": False, "reserved": 0, "starts": {"": [8.0]}}
+    core.handle(e.TablesRead([row | {"rate": {"rate": 1, "interval": 10.0}}], [], [], []), 0.0)
+    assert (wanted(core, 0.0), core.state.deadlines.at[RATES]) == ([], 2.0)
+    core.tick(2.0)
+    assert wanted(core, 2.0)
 
 
 def test_a_core_gives_back_the_jobs_of_a_value_at_its_limit_until_then() -> None:

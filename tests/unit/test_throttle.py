@@ -1,9 +1,12 @@
 """Claims about respawns: how many starts an interval takes, and what a core does with an agent that dies at once."""
 
+from collections.abc import Callable
+
 import pytest
 
 from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType, Host, Scheduler
+from scheduler.model.queue_requests import EndAndClaim
 from scheduler.model.states import ST_FAIL, ST_FREE
 from scheduler.policy.core import Core
 from scheduler.policy.deadlines import ROOM
@@ -173,6 +176,27 @@ def test_after_each_pause_one_start_is_tried_until_one_says_ok() -> None:
     turn(core, claim(2), now=1000.0)
     assert len(mute_starts(core, 1020.0, 1200.0)) == 1
     assert core.state.slots.all[0].state == ST_FAIL
+
+
+@pytest.mark.parametrize(
+    "mend",
+    [
+        lambda core: core.tick(1000.0),
+        lambda core: core.reset_failed_slots("sha", 700.0),
+        lambda core: core.handle(e.Replaced("sha"), 700.0),
+    ],
+    ids=["the pause is over", "it is enabled", "its program is replaced"],
+)
+def test_jobs_of_a_failed_type_are_claimed_again_as_soon_as_it_may_start(mend: Callable[[Core], object]) -> None:
+    core = make_core()
+    turn(core, claim(1))
+    mute_starts(core, 0.0, 660.0)
+    settle(core, 660.0)
+    mend(core)
+    core.schedule(1000.0)
+    request = core.next_request(1000.0)
+    assert isinstance(request, EndAndClaim)
+    assert {want.type for want in request.wanted} == {"sha"}
 
 
 def test_the_first_ok_resets_the_failed_starts() -> None:
