@@ -89,6 +89,28 @@ def test_tests_of_a_line_are_run_shortest_first_as_many_as_there_is_time_for() -
     assert reached.of(of_line(3)) == []
 
 
+def test_outside_of_model_and_policy_functions_count_that_a_test_reaches() -> None:
+    mutants = [
+        Mutant(module, function, range(line, line + 1), "", "", "")
+        for module in ("scheduler/model/a.py", "scheduler/cli/b.py")
+        for function, line in (("pure", 1), ("pure", 2), ("sends", 4))
+    ]
+    reached = Reached({"scheduler/cli/b.py": {2: ["x"]}}, {"x": 1})
+    counted = notes.counted(mutants, reached, ["scheduler/model"])
+    assert [(each.module[10:-5], each.function, each.lines[0]) for each in counted] == [
+        *[("model", "pure", 1), ("model", "pure", 2), ("model", "sends", 4)],
+        *[("cli", "pure", 1), ("cli", "pure", 2)],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("scheduler/cli/wait.py", "scheduler/cli"), ("agents/lib/drover_agent.py", "agents"), ("agents/x.py", "agents")],
+)
+def test_the_score_of_a_module_is_that_of_its_package_and_agents_are_one(module: str, package: str) -> None:
+    assert notes.package(Mutant(module, "f", range(1, 2), "", "", "")) == package
+
+
 def test_a_test_that_is_gone_reaches_nothing() -> None:
     reached = Reached({"line.py": {1: ["a", "b"]}}, {"a": 1, "b": 1})
     reached.forget({"a"})
