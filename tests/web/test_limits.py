@@ -18,9 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from scheduler.errors import ConfigError
 from scheduler.web.live_updates import MOST_OF_STRANGERS, MOST_OF_VISITOR, Changes
-from scheduler.web.password_pauses import FIRST_S, FORGET_S, LONGEST_S, MOST, Pauses, neighbourhood
 from scheduler.web.server import make_app
 from scheduler.web.sign_in import MOST_OF_ROLE, People
 from tests.cli_tools import DROVER, environment
@@ -172,23 +170,6 @@ def _streams(address: Address, count: int) -> Iterator[list[socket.socket]]:
         yield opened
 
 
-@pytest.mark.parametrize(
-    ("host", "counted"),
-    [
-        ("127.0.0.1", "loopback"),
-        ("127.9.9.9", "loopback"),
-        ("::1", "loopback"),
-        ("::ffff:127.0.0.1", "loopback"),
-        ("192.0.2.1", "192.0.2.1"),
-        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("", ""),
-    ],
-)
-def test_addresses_of_one_host_count_as_one(host: str, counted: str) -> None:
-    assert neighbourhood(host) == counted
-
-
 # ---- forms
 
 
@@ -212,46 +193,6 @@ def test_form_that_is_cut_short_is_a_400_and_no_traceback(web_database: str, tmp
 
 
 # ---- passwords
-
-
-def test_pause_grows_with_each_wrong_password_and_ends_with_a_right_one() -> None:
-    clock = [0.0]
-    pauses = Pauses(lambda: clock[0])
-    pauses.begin("role", "here")
-    for seconds in (FIRST_S, 2 * FIRST_S, 4 * FIRST_S):
-        clock[0] += seconds - 0.1
-        with pytest.raises(ConfigError, match="try again in 1 s"):
-            pauses.begin("role", "here")
-        clock[0] += 0.1
-        pauses.begin("role", "here")
-    pauses.forget("role", "here")
-    pauses.begin("role", "here")
-
-
-def test_pause_has_a_longest_and_is_forgotten() -> None:
-    clock = [0.0]
-    pauses = Pauses(lambda: clock[0])
-    for _ in range(2000):
-        pauses.begin("role", "here")
-        clock[0] += LONGEST_S
-    clock[0] += FORGET_S
-    pauses.begin("role", "here")
-    clock[0] += FIRST_S
-    pauses.begin("role", "here")
-
-
-def test_pause_is_of_one_role_and_address() -> None:
-    pauses = Pauses(lambda: 0.0)
-    pauses.begin("role", "here")
-    pauses.begin("role", "there")
-    pauses.begin("other", "here")
-
-
-def test_wrong_passwords_of_many_roles_take_little_memory() -> None:
-    pauses = Pauses(lambda: 0.0)
-    for number in range(MOST + 100):
-        pauses.begin(str(number), "here")
-    assert len(pauses._failures) == MOST
 
 
 def form(role: str, password: str) -> bytes:
