@@ -37,7 +37,7 @@ class Results:
 
     def packages(self) -> set[str]:
         """Return the packages of which a mutant was tried."""
-        return {notes.package(mutant) for mutant, _ in self.found}
+        return {notes.package(mutant.module) for mutant, _ in self.found}
 
 
 def main(words: Sequence[str]) -> int:
@@ -60,8 +60,7 @@ def main(words: Sequence[str]) -> int:
 def _run(warm: Warm, options: argparse.Namespace, results: Results) -> None:
     reached = notes.reached(warm, options.jobs, options.notes)
     listed = notes.equivalent()
-    chosen = [each for path in options.modules for each in mutants.of_module(path, ROOT)]
-    chosen = notes.counted(chosen, reached, PACKAGES)
+    chosen = [each for path in options.modules for each in _mutants(path, reached)]
     chosen = [each for each in chosen if (each.module, each.name) not in listed]
     chosen = Random(options.seed).sample(chosen, min(options.sample or len(chosen), len(chosen)))
     results.chosen = len(chosen)
@@ -75,6 +74,12 @@ def _run(warm: Warm, options: argparse.Namespace, results: Results) -> None:
         found.note(mutant, by, reached.of(mutant))
         results.found.append((mutant, by))
     print(f"tried in {time.monotonic() - began:.0f} s; {len(chosen) - len(results.found)} not tried", flush=True)
+
+
+def _mutants(path: Path, reached: Reached) -> list[Mutant]:
+    """Return the mutants of a module that count."""
+    module = str(path.relative_to(ROOT))
+    return mutants.of_module(path, ROOT, None if notes.package(module) in PACKAGES else reached.lines(module))
 
 
 def _work(left: Sequence[Mutant], reached: Reached) -> Iterator[tuple[Mutant, Sequence[str], float]]:
@@ -95,7 +100,7 @@ def _until(
 
 def _report(package: str, results: Results, options: argparse.Namespace) -> int:
     """Print the score of a package; return 1 if all of it was tried and the score has fallen."""
-    score = notes.score(by for mutant, by in results.found if notes.package(mutant) == package)
+    score = notes.score(by for mutant, by in results.found if notes.package(mutant.module) == package)
     low, high = score.interval()
     print(f"{package}: {score.percent} %, {score.seen} of {score.tried} mutants were seen ({low:.1f} to {high:.1f})")
     reached = notes.scores(notes.SCORES.read_text()).get(package, [0.0])[-1]

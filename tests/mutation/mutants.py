@@ -5,7 +5,7 @@ changed: warm.py puts a function's new code into a process that has imported eve
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
@@ -32,13 +32,20 @@ class Mutant:
     source: str
 
 
-def of_module(path: Path, root: Path) -> list[Mutant]:
-    """Return the mutants of a module, in the order of its lines."""
+def of_module(path: Path, root: Path, reached: Container[int] | None = None) -> list[Mutant]:
+    """Return the mutants of a module, in the order of its lines; if `reached` is given, of functions with such a line.
+
+    A function is in or out as a whole: so its mutants have the same names in each run.
+    """
     wrapper = MetadataWrapper(cst.parse_module(path.read_text()))
     finder = _Finder()
     wrapper.visit(finder)
     text, module, seen = wrapper.module.code, str(path.relative_to(root)), Counter[str]()
-    return [_mutant(change, wrapper.module, text, module, seen) for change in finder.changes]
+    chosen = {
+        each.function for each in finder.changes if reached is None or any(line in reached for line in each.lines)
+    }
+    changes = [each for each in finder.changes if each.function in chosen]
+    return [_mutant(change, wrapper.module, text, module, seen) for change in changes]
 
 
 @dataclass(frozen=True, slots=True)

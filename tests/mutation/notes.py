@@ -96,15 +96,9 @@ def equivalent(file: Path = EQUIVALENT) -> dict[tuple[str, str], str]:
     return {(module, each["mutant"]): each["reason"] for module, those in listed.items() for each in those}
 
 
-def counted(mutants: Sequence[Mutant], reached: Reached, packages: Sequence[str]) -> list[Mutant]:
-    """Return the mutants of these packages, and of others those in functions that a test reaches."""
-    pure = {(each.module, each.function) for each in mutants if reached.of(each)}
-    return [each for each in mutants if package(each) in packages or (each.module, each.function) in pure]
-
-
-def package(mutant: Mutant) -> str:
-    """Return the package that a mutant's score belongs to; all of agents/ is one."""
-    parts = Path(mutant.module).parts
+def package(module: str) -> str:
+    """Return the package that the score of a module belongs to; all of agents/ is one."""
+    parts = Path(module).parts
     return "/".join(parts[: 1 if parts[0] == "agents" else 2])
 
 

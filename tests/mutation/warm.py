@@ -65,6 +65,10 @@ class Reached:
             for line, tests in lines.items():
                 lines[line] = [test for test in tests if test not in gone]
 
+    def lines(self, module: str) -> set[int]:
+        """Return the lines of a module that a test reaches."""
+        return {line for line, tests in self.tests.get(module, {}).items() if tests}
+
     def of(self, mutant: Mutant, most_s: float = TESTS_S) -> list[str]:
         """Return the tests of a mutant's lines, the shortest first, as many as fit into `most_s`."""
         lines = self.tests.get(mutant.module, {})
