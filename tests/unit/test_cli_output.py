@@ -133,8 +133,8 @@ def test_records_are_one_line_of_ascii() -> None:
     ("seconds", "shown"),
     [
         (-5, "0 s"), (0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (60, "1 min"), (61, "1 min 1 s"),
-        (3599, "59 min 59 s"), (3600, "1 h"), (3659, "1 h"), (3660, "1 h 1 min"), (86_399, "23 h 59 min"), (86_400, "1 d"),
-        (86_400 * 40, "40 d"), (90_000, "1 d 1 h"),
+        (3599, "59 min 59 s"), (3600, "1 h"), (3659, "1 h"), (3660, "1 h 1 min"), (86_399, "23 h 59 min"),
+        (86_400, "1 d"), (86_400 * 40, "40 d"), (90_000, "1 d 1 h"),
     ],
 )  # fmt: skip
 def test_a_length_of_time_has_its_two_greatest_units(seconds: float, shown: str) -> None:

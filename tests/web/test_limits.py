@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from scheduler.web.live_updates import MOST_OF_STRANGERS, MOST_OF_VISITOR, Changes
+from scheduler.web.live_updates import MOST_OF_VISITOR, Changes
 from scheduler.web.server import make_app
 from scheduler.web.sign_in import MOST_OF_ROLE, People
 from tests.cli_tools import DROVER, environment
@@ -148,15 +148,6 @@ def test_one_visitor_does_not_take_all_places_of_live_updates(web_database: str)
             assert status(address, changes()) == 503
             assert status(address, changes(cookie)) == 200
         assert status(address, changes(cookie)) == 200
-
-
-def test_strangers_who_say_many_addresses_leave_places_to_people_who_have_signed_in() -> None:
-    told = Changes("")
-    with ExitStack() as taken:
-        for number in range(MOST_OF_STRANGERS):
-            taken.enter_context(told.place(f"10.0.0.{number}"))
-        assert not told.has_place("10.0.1.1")
-        assert told.has_place("role boss")
 
 
 @contextmanager
