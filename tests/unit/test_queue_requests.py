@@ -83,8 +83,8 @@ def test_what_cannot_be_joined_again_is_halved_too() -> None:
 
 
 def test_a_request_of_one_row_has_no_halves() -> None:
-    one = [*requests([1]), ReadContents([(1, 1)]), WriteOutput([output(1)])]
-    none = [RecordInHand([1, 2]), FindLocked(Mark([MarkRow(pk, 1, "running", 5) for pk in (1, 2)]))]
+    one: list[Request] = [*requests([1]), ReadContents([(1, 1)]), WriteOutput([output(1)])]
+    none: list[Request] = [RecordInHand([1, 2]), FindLocked(Mark([MarkRow(pk, 1, "running", 5) for pk in (1, 2)]))]
     assert [halves_of(request) for request in (*one, *none)] == [[]] * len(one + none)
 
 
