@@ -56,7 +56,8 @@ counts: $(VENV)/.dev
 faults: $(VENV)/.dev
 	DROVER_FAULTS=full $(BIN)/python -m tests.faults
 
-# small faults that no test sees: of MODULE, as `make mutants MODULE=scheduler/policy/claims.py`, or of model/ and policy/.
+# small faults that no test sees: of MODULE, as `make mutants MODULE=scheduler/policy/claims.py`, or of model/ and policy/;
+# of other packages, as `make mutants MODULE=scheduler/cli`, in the functions that unit tests reach.
 # Options in MUTANTS, as `make mutants MUTANTS='--minutes 60 --seed 7'`
 mutants: $(VENV)/.dev
 	nice -n 15 $(BIN)/python -m tests.mutation $(MODULE) $(MUTANTS)

@@ -175,7 +175,7 @@ TABLE = (
 def find(data: bytes) -> list[str]:
     """Return the SPDX ids of the licences that `data` names, sorted, each once."""
     text = words(data)
-    named = {row.spdx for row in TABLE if row.needle in text and row.pattern.search(text)} if text else set()
+    named = {row.spdx for row in TABLE if row.needle in text and row.pattern.search(text)}
     return sorted(named | set(tagged(data)))
 
 

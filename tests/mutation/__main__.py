@@ -1,5 +1,8 @@
 """Run the mutants of modules: `python -m tests.mutation [MODULE ...]`; all of model/ and policy/ if none is named.
 
+In model/ and policy/ all functions count. In other packages, such as scheduler/cli, those count that a test reaches:
+the tests are those that run in one process, so they reach what is pure, and what does input and output is left out.
+
 Mutants are tried in an order drawn by a seed, so that a run that ends at its budget has tried a fair sample. What was
 found is noted, and a later run goes on from there. Prints those that no test saw, and the scores. The exit status is 1
 when the score of a whole package is below the one in scores.toml.
@@ -11,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -18,46 +22,64 @@ from typing import Final
 
 from tests.mutation import mutants, notes
 from tests.mutation.mutants import Mutant
-from tests.mutation.notes import Found, Score
+from tests.mutation.notes import Found
 from tests.mutation.warm import ROOT, TESTS, UNSEEN, Reached, Warm, serve
 
-PACKAGES: Final = ("scheduler/model", "scheduler/policy")
-Results = list[tuple[Mutant, str]]
+PACKAGES: Final = ("scheduler/model", "scheduler/policy")  # all of their functions count
+
+
+@dataclass(slots=True)
+class Results:
+    """What was found of each mutant that was tried, and how many had been chosen."""
+
+    found: list[tuple[Mutant, str]] = field(default_factory=list)
+    chosen: int = 0
+
+    def packages(self) -> set[str]:
+        """Return the packages of which a mutant was tried."""
+        return {notes.package(mutant.module) for mutant, _ in self.found}
 
 
 def main(words: Sequence[str]) -> int:
     """Try them, and print what was found."""
     options = _options(words)
     options.notes.mkdir(parents=True, exist_ok=True)
-    results: Results = []
+    results = Results()
     with TemporaryDirectory() as place:
         os.environ["TMPDIR"] = place
         status = serve(lambda warm: _run(warm, options, results), options.tests)
-    if status or not results:
+    if status or not results.found:
         return status or 2
-    survivors = [mutant for mutant, by in results if by == UNSEEN]
+    survivors = [mutant for mutant, by in results.found if by == UNSEEN]
     for mutant in sorted(survivors, key=lambda each: (each.module, each.lines.start)):
         print(f"\n{mutant.module}:{mutant.lines.start} {mutant.function}\n{mutant.diff}")
         print(f"mutant = {json.dumps(mutant.name)}")
-    return max([_report(package, results, options) for package in sorted(_packages(results))], default=0)
+    return max([_report(package, results, options) for package in sorted(results.packages())], default=0)
 
 
 def _run(warm: Warm, options: argparse.Namespace, results: Results) -> None:
     reached = notes.reached(warm, options.jobs, options.notes)
     listed = notes.equivalent()
-    chosen = [each for path in options.modules for each in mutants.of_module(path, ROOT)]
+    chosen = [each for path in options.modules for each in _mutants(path, reached)]
     chosen = [each for each in chosen if (each.module, each.name) not in listed]
     chosen = Random(options.seed).sample(chosen, min(options.sample or len(chosen), len(chosen)))
+    results.chosen = len(chosen)
     found = Found(options.notes)
     known = {id(each): found.of(each, reached.of(each)) for each in chosen}
-    results += [(each, by) for each in chosen if (by := known[id(each)]) is not None]
+    results.found += [(each, by) for each in chosen if (by := known[id(each)]) is not None]
     left = [each for each in chosen if known[id(each)] is None]
     print(f"{len(chosen)} mutants, {len(left)} of them to try", flush=True)
     began = time.monotonic()
     for mutant, by in warm.run(_until(_work(left, reached), options.minutes), options.jobs):
         found.note(mutant, by, reached.of(mutant))
-        results.append((mutant, by))
-    print(f"tried in {time.monotonic() - began:.0f} s; {len(chosen) - len(results)} not tried", flush=True)
+        results.found.append((mutant, by))
+    print(f"tried in {time.monotonic() - began:.0f} s; {len(chosen) - len(results.found)} not tried", flush=True)
+
+
+def _mutants(path: Path, reached: Reached) -> list[Mutant]:
+    """Return the mutants of a module that count."""
+    module = str(path.relative_to(ROOT))
+    return mutants.of_module(path, ROOT, None if notes.package(module) in PACKAGES else reached.lines(module))
 
 
 def _work(left: Sequence[Mutant], reached: Reached) -> Iterator[tuple[Mutant, Sequence[str], float]]:
@@ -76,31 +98,24 @@ def _until(
         yield each
 
 
-def _packages(results: Results) -> set[str]:
-    return {str(Path(mutant.module).parent) for mutant, _ in results}
-
-
 def _report(package: str, results: Results, options: argparse.Namespace) -> int:
     """Print the score of a package; return 1 if all of it was tried and the score has fallen."""
-    score = notes.score(by for mutant, by in results if str(Path(mutant.module).parent) == package)
+    score = notes.score(by for mutant, by in results.found if notes.package(mutant.module) == package)
     low, high = score.interval()
     print(f"{package}: {score.percent} %, {score.seen} of {score.tried} mutants were seen ({low:.1f} to {high:.1f})")
     reached = notes.scores(notes.SCORES.read_text()).get(package, [0.0])[-1]
-    return int(_is_whole(package, score, options) and score.percent < reached)
+    return int(_is_whole(package, results, options) and score.percent < reached)
 
 
-def _is_whole(package: str, score: Score, options: argparse.Namespace) -> bool:
-    """Return whether all mutants of a package were tried; to make them all takes a minute."""
-    paths, listed = _modules([package]), notes.equivalent()
-    if options.sample is not None or not {*paths} <= {*options.modules}:
-        return False
-    every = [each for path in paths for each in mutants.of_module(path, ROOT)]
-    return score.tried == sum((each.module, each.name) not in listed for each in every)
+def _is_whole(package: str, results: Results, options: argparse.Namespace) -> bool:
+    """Return whether all mutants of a package were tried."""
+    is_sample = options.sample is not None or len(results.found) < results.chosen
+    return not is_sample and {*_modules([package])} <= {*options.modules}
 
 
 def _modules(names: Sequence[str]) -> list[Path]:
     paths = [ROOT / name for name in names or PACKAGES]
-    return [each for path in paths for each in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
+    return [each for path in paths for each in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:

@@ -5,7 +5,7 @@ changed: warm.py puts a function's new code into a process that has imported eve
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
@@ -32,13 +32,20 @@ class Mutant:
     source: str
 
 
-def of_module(path: Path, root: Path) -> list[Mutant]:
-    """Return the mutants of a module, in the order of its lines."""
+def of_module(path: Path, root: Path, reached: Container[int] | None = None) -> list[Mutant]:
+    """Return the mutants of a module, in the order of its lines; if `reached` is given, of functions with such a line.
+
+    A function is in or out as a whole: so its mutants have the same names in each run.
+    """
     wrapper = MetadataWrapper(cst.parse_module(path.read_text()))
     finder = _Finder()
     wrapper.visit(finder)
-    text, module, seen = wrapper.module.code, str(path.relative_to(root)), Counter[str]()
-    return [_mutant(change, wrapper.module, text, module, seen) for change in finder.changes]
+    text, module, seen = _Text(wrapper.module), str(path.relative_to(root)), Counter[str]()
+    chosen = {
+        each.function for each in finder.changes if reached is None or any(line in reached for line in each.lines)
+    }
+    changes = [each for each in finder.changes if each.function in chosen]
+    return [text.mutant(change, module, seen) for change in changes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +57,28 @@ class _Change:
     new: cst.CSTNode
 
 
-def _mutant(change: _Change, tree: cst.Module, text: str, module: str, seen: Counter[str]) -> Mutant:
-    top = change.top.deep_replace(change.old, change.new)
-    assert isinstance(top, cst.CSTNode)
-    body = [top if each is change.top else each for each in tree.body]
-    source = tree.with_changes(body=body).code
-    before, after = text.splitlines(), source.splitlines()
-    diff = [line for line in unified_diff(before, after, lineterm="", n=0) if line[:3] not in ("---", "+++", "@@ ")]
-    words = " ".join(f"{line[0]} {line[1:].strip()}" for line in diff)
-    name = f"{change.function}: {words}"
-    seen[name] += 1
-    again = f" ({seen[name]})" if seen[name] > 1 else ""  # the same line twice in a function
-    return Mutant(module, change.function, change.lines, "\n".join(diff), name + again, source)
+class _Text:
+    """The text of a module as its statements; that of a mutant differs in one of them."""
+
+    def __init__(self, tree: cst.Module) -> None:
+        self._tree = tree
+        self._parts = {id(each): tree.code_for_node(each) for each in tree.body}
+        text = "".join(self._parts.values())
+        start = tree.code.index(text)
+        self._head, self._foot = tree.code[:start], tree.code[start + len(text) :]
+
+    def mutant(self, change: _Change, module: str, seen: Counter[str]) -> Mutant:
+        top = change.top.deep_replace(change.old, change.new)
+        assert isinstance(top, cst.CSTNode)
+        before, after = self._parts[id(change.top)], self._tree.code_for_node(top)
+        source = self._head + "".join((self._parts | {id(change.top): after}).values()) + self._foot
+        lines = unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
+        diff = [line for line in lines if line[:3] not in ("---", "+++", "@@ ")]
+        words = " ".join(f"{line[0]} {line[1:].strip()}" for line in diff)
+        name = f"{change.function}: {words}"
+        seen[name] += 1
+        again = f" ({seen[name]})" if seen[name] > 1 else ""  # the same line twice in a function
+        return Mutant(module, change.function, change.lines, "\n".join(diff), name + again, source)
 
 
 class _Finder(cst.CSTVisitor):

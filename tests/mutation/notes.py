@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.mutation.mutants import Mutant
-from tests.mutation.warm import ROOT, UNSEEN, Reached, Warm
+from tests.mutation.warm import PRODUCT, ROOT, UNSEEN, Reached, Warm
 
 PLACE: Final = ROOT / "build" / "mutants"
 PORTION: Final = 200  # tests that are measured before what was measured is noted
@@ -24,7 +24,7 @@ NORMAL_95: Final = 1.96  # standard errors on each side that hold 95 % of cases
 
 def digests() -> dict[str, str]:
     """Return a digest of each source of the product and of the tests."""
-    files = [path for top in ("scheduler", "tests") for path in (ROOT / top).rglob("*.py")]
+    files = [path for top in (*PRODUCT, "tests") for path in (ROOT / top).rglob("*.py")]
     return {str(path.relative_to(ROOT)): sha256(path.read_bytes()).hexdigest()[:16] for path in sorted(files)}
 
 
@@ -94,6 +94,12 @@ def equivalent(file: Path = EQUIVALENT) -> dict[tuple[str, str], str]:
     """Return the reason why each listed mutant does what the product does, by its module and name."""
     listed = tomllib.loads(file.read_text())
     return {(module, each["mutant"]): each["reason"] for module, those in listed.items() for each in those}
+
+
+def package(module: str) -> str:
+    """Return the package that the score of a module belongs to; all of agents/ is one."""
+    parts = Path(module).parts
+    return "/".join(parts[: 1 if parts[0] == "agents" else 2])
 
 
 def not_met(mutants: Iterable[Mutant], listed: Mapping[tuple[str, str], str]) -> list[str]:

@@ -78,6 +78,22 @@ def test_a_change_of_a_line_that_a_function_has_twice_has_a_name_of_its_own(tmp_
     assert [name for name in names if "g()" in name] == ["f: - g() + pass", "f: - g() + pass (2)"]
 
 
+@pytest.mark.parametrize(("reached", "functions"), [(None, {"f", "g"}), ({2}, {"f"}), ({6}, {"g"}), (set(), set())])
+def test_functions_count_as_a_whole_if_a_test_reaches_them(
+    tmp_path: Path, reached: set[int] | None, functions: set[str]
+) -> None:
+    path = tmp_path / "line.py"
+    path.write_text("def f():\n    a(1)\n    b(2)\n\ndef g():\n    a(1)\n")
+    found = mutants.of_module(path, tmp_path, reached)
+    assert {each.function for each in found} == functions
+    assert len([each for each in found if each.function == "f"]) in (0, 4)
+
+
+def test_a_line_without_a_test_is_not_reached() -> None:
+    reached = Reached({"line.py": {1: ["a"], 2: []}}, {"a": 1})
+    assert (reached.lines("line.py"), reached.lines("other.py")) == ({1}, set())
+
+
 def of_line(number: int, name: str = "f: - a + b") -> Mutant:
     return Mutant("line.py", "f", range(number, number + 1), "", name, "")
 
@@ -87,6 +103,14 @@ def test_tests_of_a_line_are_run_shortest_first_as_many_as_there_is_time_for() -
     assert reached.of(of_line(1)) == ["quick", "middle", "slow"]
     assert reached.of(of_line(1), most_s=4) == ["quick", "middle"]
     assert reached.of(of_line(3)) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("scheduler/cli/wait.py", "scheduler/cli"), ("agents/lib/drover_agent.py", "agents"), ("agents/x.py", "agents")],
+)
+def test_the_score_of_a_module_is_that_of_its_package_and_agents_are_one(module: str, package: str) -> None:
+    assert notes.package(module) == package
 
 
 def test_a_test_that_is_gone_reaches_nothing() -> None:

@@ -29,6 +29,7 @@ from tests.mutation.mutants import Mutant
 
 ROOT: Final = Path(__file__).parents[2]
 TESTS: Final = ("tests/unit", "tests/sim")
+PRODUCT: Final = ("scheduler", "agents")
 UNSEEN: Final = ""  # no test failed
 TIME_OUT: Final = "(it did not end)"
 # A child may use this many times the processor time that its tests took when lines were measured; real time only
@@ -63,6 +64,10 @@ class Reached:
         for lines in self.tests.values():
             for line, tests in lines.items():
                 lines[line] = [test for test in tests if test not in gone]
+
+    def lines(self, module: str) -> set[int]:
+        """Return the lines of a module that a test reaches."""
+        return {line for line, tests in self.tests.get(module, {}).items() if tests}
 
     def of(self, mutant: Mutant, most_s: float = TESTS_S) -> list[str]:
         """Return the tests of a mutant's lines, the shortest first, as many as fit into `most_s`."""
@@ -111,8 +116,9 @@ class Warm:
         """Find the functions: their code is what is replaced."""
         self.items = {item.nodeid: item for item in session.items}
         self.functions: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
+        tops = tuple(f"{ROOT}/{top}/" for top in PRODUCT)
         for each in gc.get_objects():
-            if isinstance(each, FunctionType) and each.__code__.co_filename.startswith(f"{ROOT}/scheduler/"):
+            if isinstance(each, FunctionType) and each.__code__.co_filename.startswith(tops):
                 code = each.__code__
                 self.functions[code.co_filename, code.co_qualname, code.co_firstlineno].append(each)
         gc.collect()
@@ -136,7 +142,7 @@ class Warm:
         return reached
 
     def _cover(self, share: Sequence[str], file: Path) -> int:
-        meter = coverage.Coverage(data_file=None, include=[f"{ROOT}/scheduler/*"], config_file=False)
+        meter = coverage.Coverage(data_file=None, include=[f"{ROOT}/{top}/*" for top in PRODUCT], config_file=False)
         reached, reports = Reached(), dict[str, str]()
         meter.start()
         for test in share:

@@ -172,3 +172,139 @@ def test_subject_of_a_mail_is_one_short_line_c52() -> None:
     subject = sending.subject(told)
     assert subject.startswith("drover: job 7: user half Bcc: x")
     assert len(subject) == 200
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("http://example.org", ("http", "example.org", 80, "example.org", "/")),
+        ("https://Example.org/a?b=c", ("https", "example.org", 443, "Example.org", "/a?b=c")),
+        ("https://example.org:1?b", ("https", "example.org", 1, "example.org:1", "/?b")),
+        ("http://[2001:db8::1]:8080/", ("http", "2001:db8::1", 8080, "[2001:db8::1]:8080", "/")),
+    ],
+)
+def test_the_host_that_is_looked_up_is_that_of_the_url_t98(url: str, parts: tuple[str, str, int, str, str]) -> None:
+    hook = sending.webhook(url)
+    assert (hook.scheme, hook.host, hook.port, hook.netloc, hook.path) == parts
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a:b@example.org/", "http://@example.org/", "http://example.org:0/", "http://a..b/", "http://ex ample/",
+        f"http://{'a' * 64}.org/", "http://ex\nample.org/", "//example.org/", "file:///etc/passwd",
+        "http://ex\u00e4mple.org/",
+    ],
+)  # fmt: skip
+def test_url_of_another_user_scheme_or_host_is_refused_t98(url: str) -> None:
+    with pytest.raises(ValueError, match=r"URL|label|empty"):
+        sending.webhook(url)
+
+
+@pytest.mark.parametrize("headers", [{"x": "a\r\nY: b"}, {"x\r\nY": "b"}, {"x": "\u00e4"}, {"x": "a\0"}])
+def test_nothing_in_a_header_becomes_another_c53(headers: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="must be escaped"):
+        sending.request("/", "example.org", b"", headers)
+
+
+def test_request_says_how_long_its_body_is_t98() -> None:
+    head, _, body = sending.request("/", "example.org", "\u00e4".encode(), {}).partition(b"\r\n\r\n")
+    assert (body, b"Content-Length: 2" in head.split(b"\r\n")) == ("\u00e4".encode(), True)
+
+
+@pytest.mark.parametrize("status", [200, 204, 299])
+def test_answers_of_200_to_299_are_a_success_t98(status: int) -> None:
+    assert sending.judged(status) == f"status {status}"
+
+
+@pytest.mark.parametrize(("status", "why"), [
+    (199, "status 199"), (300, "status 300: redirects are not followed"),
+    (399, "status 399: redirects are not followed"),
+    (400, "status 400"), (409, "status 409"), (411, "status 411"),
+])  # fmt: skip
+def test_other_answers_are_tried_again_t98(status: int, why: str) -> None:
+    with pytest.raises(sending.FailedError) as failed:
+        sending.judged(status)
+    assert (str(failed.value), type(failed.value)) == (why, sending.FailedError)
+
+
+def test_receiver_that_is_gone_gets_no_more_t98() -> None:
+    with pytest.raises(sending.GoneError):
+        sending.judged(410)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]", "{}", '{"to": "x", "body": "y"}', '{"to": 1, "body": "y", "headers": {}}',
+        '{"to": "x", "body": null, "headers": {}}', '{"to": "x", "body": "y", "headers": []}',
+        '{"to": "x", "body": "y", "headers": {"a": "1", "b": 2}}',
+    ],
+)  # fmt: skip
+def test_line_that_is_no_delivery_is_refused_t98(line: str) -> None:
+    with pytest.raises(ValueError, match=r"required|texts|a text"):
+        sending.read(line)
+
+
+def test_delivery_is_read_from_its_line_t98() -> None:
+    told = sending.read('{"to": "x", "body": "y", "headers": {"a": "1"}, "more": 1}')
+    assert (told.to, told.body, told.headers) == ("x", "y", {"a": "1"})
+
+
+@pytest.mark.parametrize(
+    "address", ["a@example.org", "a.b+c@x", f"{'a' * 64}@example.org", f"a@{'b' * 63}.{'c' * 63}.{'d' * 63}.{'e' * 60}"]
+)
+def test_mail_goes_to_a_plain_address_t98(address: str) -> None:
+    mail = sending.message("drover@site", address, {"data": {"job": 7, "kind": "end", "new": "done"}})
+    assert (mail["From"], mail["To"], mail["Subject"]) == ("drover@site", address, "drover: job 7: end done")
+    assert json.loads(mail.get_content()) == {"data": {"job": 7, "kind": "end", "new": "done"}}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "a", "a@", "@b", "a b@c", "a@b, c@d", "a@b\nBcc: c@d", '"a"@b', "a@-b", "a@b..c", "\u00e4@b", "=?utf-8?q?a?=@b",
+        f"{'a' * 65}@example.org", f"a@{'b' * 63}.{'c' * 63}.{'d' * 63}.{'e' * 61}",
+    ],
+)  # fmt: skip
+def test_other_address_of_mail_is_refused_c53(address: str) -> None:
+    with pytest.raises(ValueError, match="not an address of mail"):
+        sending.message("drover@site", address, {})
+
+
+@pytest.mark.parametrize(("told", "subject"), [
+    ({}, "drover: site: event"),
+    ({"data": []}, "drover: site: event"),
+    ({"data": {"kind": "host", "text": "alpha is down"}}, "drover: site: host alpha is down"),
+    ({"data": {"job": 0, "kind": "end", "new": "failed", "text": "x"}}, "drover: job 0: end failed"),
+])  # fmt: skip
+def test_subject_names_the_job_and_what_is_new_c52(told: dict[str, Any], subject: str) -> None:
+    assert sending.subject(told) == subject
+
+
+@pytest.mark.parametrize("body", ["[]", "1", "x"])
+def test_mail_needs_a_body_that_is_an_object_t98(body: str) -> None:
+    settings = sending.Settings(relay=("127.0.0.1", 1), sender="drover@site")
+    with pytest.raises(ValueError, match=r"no object|Expecting"):
+        sending.send(sending.Delivery("mailto:a@example.org", body, {}), settings, monotonic() + PATIENT_S)
+
+
+def test_delivery_that_is_out_of_time_is_not_begun_t98(receiver: Receiver) -> None:
+    delivery = sending.Delivery(f"http://127.0.0.1:{receiver.port}/", "{}", {})
+    with pytest.raises(TimeoutError):
+        sending.send(delivery, sending.Settings(allow=LOOPBACK), monotonic())
+    assert receiver.got == b""
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 100 x\r\n\r\nHTTP/1.1 103 y\r\n\r\nHTTP/1.1 200 z\r\n\r\n",
+                                    b"HTTP/1.0 200\r\n\r\n", b"HTTP/1.1 299 x\r\n"])  # fmt: skip
+def test_the_last_answer_counts_t98(answer: bytes) -> None:
+    with closing(Receiver(answer)) as receiver:
+        assert send(receiver.port) in ("status 200", "status 299")
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1\r\n\r\n", b"HTTP/1.1 20 x\r\n\r\n", b"XHTTP/1.1 200 x\r\n\r\n",
+                                    b"HTTP/1.1 +20 x\r\n\r\n", b"HTTP/1.1 100 x\r\n\r\n"])  # fmt: skip
+def test_half_an_answer_is_none_t98(answer: bytes) -> None:
+    with closing(Receiver(answer)) as receiver, pytest.raises(sending.FailedError, match="no answer of HTTP"):
+        send(receiver.port)

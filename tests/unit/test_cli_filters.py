@@ -90,3 +90,20 @@ def test_progress_is_drawn_and_erased_on_a_terminal(
     progress.show(5)
     progress.clear()
     assert capsys.readouterr().err == "\r\x1b[K5 of 10 jobs, 1/s, 5 s left\r\x1b[K"
+
+
+@pytest.mark.parametrize(
+    ("total", "what", "shown"),
+    [
+        (1, "jobs", "5 s: job 7 runs"),
+        (1, "items", "0 of 1 items, 5 s: job 7 runs"),
+        (2, "jobs", "0 of 2 jobs, 5 s: job 7 runs"),
+    ],
+)
+def test_how_far_a_single_job_is_stands_in_place_of_the_count(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], total: int, what: str, shown: str
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    clock = seconds(0, 5)
+    Progress(total, what, clock.__next__, lambda: "job 7 runs").show(0)
+    assert capsys.readouterr().err == f"\r\x1b[K{shown}"

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,7 +15,18 @@ from rich.cells import cell_len
 from scheduler.cli.columns import width_of
 from scheduler.cli.job_totals import jobs_by_type
 from scheduler.cli.jobs import brief, states
-from scheduler.cli.output import Table, aligned, as_json, cell, clipped, printable, printable_lines, span
+from scheduler.cli.output import (
+    Table,
+    aligned,
+    as_json,
+    cell,
+    clipped,
+    print_findings,
+    print_newest,
+    printable,
+    printable_lines,
+    span,
+)
 from scheduler.cli.parser import parse
 from scheduler.cli.show import log_line
 from scheduler.cli.status import headline, standby_notes
@@ -115,6 +127,73 @@ def test_records_are_one_line_of_ascii() -> None:
         "id": "00000000-0000-0000-0000-000000000001",
         "text": "\x9b\u202e\x7f\n",
     }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (-5, "0 s"), (0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (60, "1 min"), (61, "1 min 1 s"),
+        (3599, "59 min 59 s"), (3600, "1 h"), (3659, "1 h"), (3660, "1 h 1 min"), (86_399, "23 h 59 min"),
+        (86_400, "1 d"), (86_400 * 40, "40 d"), (90_000, "1 d 1 h"),
+    ],
+)  # fmt: skip
+def test_a_length_of_time_has_its_two_greatest_units(seconds: float, shown: str) -> None:
+    assert span(seconds) == shown
+
+
+def test_a_length_below_zero_is_none() -> None:
+    assert cell(timedelta(seconds=-5)) == "0:00:00"
+    assert json.loads(as_json({"for": timedelta(seconds=-5)})) == {"for": 0.0}
+
+
+@pytest.mark.parametrize(("limit", "printed", "is_warned"), [(2, ["2", "3"], True), (3, ["1", "2", "3"], False),
+                                                             (None, ["1", "2", "3"], False)])  # fmt: skip
+def test_the_newest_rows_are_printed_last_and_a_cut_is_told(
+    capsys: pytest.CaptureFixture[str], limit: int | None, printed: list[str], is_warned: bool
+) -> None:
+    print_newest(Table("", ("job",), [(3,), (2,), (1,)]), limit, lambda table: table, json=False)
+    told = capsys.readouterr()
+    assert [line.strip() for line in told.out.splitlines()] == ["JOB", *printed]
+    assert told.err == ("drover: only the newest 2 are listed; -n 0 lists all\n" if is_warned else "")
+
+
+@pytest.mark.parametrize(
+    ("findings", "status"),
+    [([], 0), ([("ok", "a")], 0), ([("WARN", "a")], 0), ([("FAIL", "a"), ("ok", "b")], 1)],
+)
+def test_findings_fail_if_one_does(findings: list[Any], status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_findings(findings) == print_findings(findings, json=True) == status
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[: len(findings)] == [f"{severity:4} {text}" for severity, text in findings]
+    assert [json.loads(line)["finding"] for line in lines[len(findings) :]] == [word.lower() for word, _ in findings]
+
+
+def test_a_finding_is_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    print_findings([("ok", "a\n  b\x1b")])
+    assert capsys.readouterr().out == "ok   a b\\x1b\n"
+
+
+@pytest.mark.parametrize(("character", "shown"), [
+    ("\x7f", r"\x7f"), ("\x85", r"\x85"), ("\xff", "\xff"), ("\udc80", r"\x80"), ("\udcff", r"\xff"),
+    ("\ud800", r"\ud800"), ("\u202e", r"\u202e"), ("\uffff", r"\uffff"), ("\U000e0001", r"\U000e0001"),
+    ("\u2028", r"\u2028"), ("\u3000", "\u3000"), ("\xa0", "\xa0"), ("\r", r"\r"), ("\t", r"\t"),
+])  # fmt: skip
+def test_a_character_that_cannot_be_seen_is_its_number(character: str, shown: str) -> None:
+    assert printable(character) == shown
+
+
+@pytest.mark.parametrize(("text", "width", "shown"), [
+    ("abc", 3, "abc"), ("abcd", 3, "ab…"), ("\u6f22\u5b57", 4, "\u6f22\u5b57"), ("\u6f22\u5b57", 3, "\u6f22…"),
+    ("\u6f22\u5b57", 2, "…"), ("e" + "\u0301" * 99, 1, "…"), ("", 0, ""),
+])  # fmt: skip
+def test_a_cut_is_marked_within_the_width(text: str, width: int, shown: str) -> None:
+    assert clipped(text, width) == shown
+
+
+def test_columns_of_a_table_can_be_chosen() -> None:
+    table = Table("", ("a", "b", "c"), [(1, 2, 3), (4, 5, 6)])
+    assert table.only(["c", "a"]) == Table("", ("c", "a"), [(3, 1), (6, 4)])
+    assert (table.records()[1], table.values()) == ({"a": 4, "b": 5, "c": 6}, [[1, 4], [2, 5], [3, 6]])
 
 
 # ls

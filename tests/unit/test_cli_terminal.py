@@ -60,3 +60,31 @@ def test_narrow_terminal_gets_a_block_of_lines_for_each_row(
     lines = COLOUR.sub("", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 30
     assert [line.split()[0] for line in lines if line.startswith(("job", "text"))] == ["job", "text"] * 2
+
+
+def test_numbers_stand_to_the_right(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    be_terminal(monkeypatch)
+    print_table(Table("", ("job", "type"), [(7, "noop"), (1234567, "x")]))
+    _, first, second = COLOUR.sub("", capsys.readouterr().out).splitlines()
+    assert (first.rstrip(), second.rstrip()) == ("      7  noop", "1234567  x")
+
+
+def test_only_columns_of_states_have_colours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    be_terminal(monkeypatch)
+    print_table(Table("", ("state", "text"), [("failed (2)", "failed")]))
+    (_, row) = capsys.readouterr().out.splitlines()
+    assert row.count("\x1b[31m") == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"), [(29, "alpha beta gamma"), (28, "alpha gamma"), (18, "alpha gamma"), (17, "alpha")]
+)
+def test_spare_columns_are_left_out_one_after_the_other_where_there_is_no_room(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int, shown: str
+) -> None:
+    be_terminal(monkeypatch, columns)
+    table = Table("", ("alpha", "beta", "gamma"), [("a" * 8, "b" * 9, "c" * 8)], spare=("beta", "gamma"))
+    print_table(table)
+    assert COLOUR.sub("", capsys.readouterr().out).splitlines()[0].split() == shown.split()

@@ -111,3 +111,10 @@ def test_a_choice_that_is_gone_becomes_what_is_in_its_place() -> None:
     assert choice.at == ("queue", "q0")
     choice.move([], 1)
     assert choice.at is None
+
+
+def test_a_terminal_of_few_lines_has_the_keys_and_the_first_lines_of_the_head() -> None:
+    shown = text(view(), lines=4).splitlines()
+    assert len(shown) == 4
+    assert shown[0] == "group default: alpha.77 is active"
+    assert shown[-1] == KEYS

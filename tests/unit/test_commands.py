@@ -11,7 +11,21 @@ from scheduler.daemon.command_actions import ACTIONS
 from scheduler.daemon.command_rows import BULK
 from scheduler.drivers.statements import load
 from scheduler.model.host_filters import QUEUE_RULE
-from scheduler.model.verbs import ANY, EVERY, GROUP, HOST, JOB, TYPE, VERBS, CommandError, about, parse
+from scheduler.model.verbs import (
+    ANY,
+    EVERY,
+    GROUP,
+    HOST,
+    JOB,
+    TYPE,
+    VERBS,
+    CommandError,
+    about,
+    filter_of,
+    is_about_all,
+    parse,
+    quoted,
+)
 from scheduler.package_data import schema_dir
 
 MANUAL = (Path(__file__).parents[2] / "man" / "drover-jobqueue.7").read_text()
@@ -78,6 +92,24 @@ def test_every_verb_says_what_it_applies_to() -> None:
         ("set-filter one", {"queue": "one", "expression": None}),
         (" set-filter\tone  data.a =  'b  \n c'\n", {"queue": "one", "expression": "data.a =  'b  \n c'"}),
         ("set-rate one", {"queue": "one", "limit": None}),
+        ('add-queue "late night" 1', {"queue": "late night", "concurrency": 1}),
+        ("add-queue one 2147483647", {"queue": "one", "concurrency": 2**31 - 1}),
+        ("set-queue-priority one -2147483647", {"queue": "one", "priority": 1 - 2**31}),
+        ("set-queue-priority one 2147483647", {"queue": "one", "priority": 2**31 - 1}),
+        ("set-max-length one 0", {"queue": "one", "length": 0}),
+        ("host-max alpha 0 0", {"name": "alpha", "max": 0, "urgent": 0}),
+        ("verbose 0", {"level": 0}),
+        ("killjob 1", {"job": 1}),
+        ("priority 1 " + "z" * 16, {"job": 1, "letters": "z" * 16}),
+        ("flush 0", {"days": 0, "failed": None}),
+        ("flush 36500 failed", {"days": 36500, "failed": "failed"}),
+        ("unblock 5", {"job": 5}),
+        ("unblock disk", {"job": "disk"}),
+        ("unblock all", {"job": "all"}),
+        ("status", {"group": None}),
+        ("host-filter alpha types=^a queues=one,two", {"name": "alpha", "filter": ("types=^a", "queues=one,two")}),
+        ('host-filter alpha "queues=late night"', {"name": "alpha", "filter": ("queues=late night",)}),
+        ("cancel 1 " + "x" * 991, {"job": 1, "text": "x" * 991}),
         ("set-rate one rate=2 rate_interval=0.5", {"queue": "one", "limit": ("rate=2", "rate_interval=0.5")}),
     ],
 )
@@ -121,6 +153,21 @@ def test_arguments_of_a_verb_are_parsed(text: str, values: dict[str, object]) ->
         ("set-rate one rate_each=1 rate_by=x", "rate_by must be submitter, host, type or data.NAME (got 'x')"),
         ("set-rate one rate=1 rate_interval=0", "rate_interval must be more than 0 and at most 3.1536e+07 seconds"),
         ("set-rate one rate=1 rate_interval=nan", "rate_interval must be more than 0"),
+        ("flush -1", "a number of days, at most 36500, is required (got '-1'): flush"),
+        ("flush 36501", "a number of days, at most 36500, is required (got '36501')"),
+        ("flush 1 done", "only `failed` may follow (got 'done'): flush DAYS [failed]"),
+        ("host-max alpha -2", "a maximum is a number, -1 for none (got '-2')"),
+        ("host-max alpha 1 -1", "the number for urgent jobs is at least 0 (got '-1')"),
+        ("set-queue-priority one -2147483648", "a priority is a number"),
+        ("priority 1 " + "z" * 17, "a priority has letters and digits, 16 at most"),
+        ("priority 1 a-b", "a priority has letters and digits, 16 at most (got 'a-b')"),
+        ("release -5", "a job number is required (got '-5'): release JOB|NAME"),
+        ("schedule-run a;b", "a name has letters"),
+        ("host-filter alpha types", "types=, queues= or priorities= is required (got 'types')"),
+        ("host-filter alpha hosts=a", "types=, queues= or priorities= is required (got 'hosts=a')"),
+        ("host-filter alpha types=(", "types: is not a regular expression (got '(')"),
+        ("host-filter alpha queues=a,b;c", "queues: the name of a queue has"),
+        ("reload now", "too many words: reload"),
         ("shutdown later", "only `now` may follow (got 'later'): shutdown [now]"),
         ("cancel 1 " + "x" * 1000, "a command has at most 1000 characters"),
     ],
@@ -144,3 +191,30 @@ def test_every_verb_is_carried_out_by_an_action_or_a_query() -> None:
     names = {verb.carried_out_by for verb in VERBS.values()}
     assert names <= ACTIONS.keys() | queries.keys()
     assert names | {BULK} >= ACTIONS.keys()
+
+
+@pytest.mark.parametrize("name", ["one", "late night", "l\u00e4te", "a/b"])
+def test_the_name_of_a_queue_is_one_word_when_quoted(name: str) -> None:
+    assert parse(f"add-queue {quoted(name)} 1").values["queue"] == name
+
+
+@pytest.mark.parametrize(
+    ("verb", "every"), [("run", 1), ("signal", 2), ("cancel", 0), ("hold", 0), ("pause", 0), ("release", 0)]
+)
+def test_which_words_of_a_verb_name_jobs(verb: str, every: int) -> None:
+    assert VERBS[verb].job_every == every
+
+
+def test_only_verbs_that_take_a_filter_are_about_all_jobs() -> None:
+    said = {name: is_about_all(name, ["all"]) for name in VERBS}
+    assert [name for name, is_about in said.items() if is_about] == [
+        "release", "hold", "ice", "retry", "priority", "move", "cancel", "killjob",
+    ]  # fmt: skip
+    assert not is_about_all("cancel", ["1", "all"])
+    assert not is_about_all("cancel", [])
+
+
+def test_a_filter_of_a_host_is_read_by_its_key() -> None:
+    assert filter_of("queues=one,,two,") == ("queues", ("one", "two"))
+    assert filter_of("types=a=b") == ("types", "a=b")
+    assert filter_of("priorities=") == ("priorities", "")

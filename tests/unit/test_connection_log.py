@@ -57,6 +57,12 @@ def test_connection_that_has_not_failed_logs_no_recovery(log: ConnectionLog, sai
     assert said == []
 
 
+def test_of_several_reasons_the_last_is_listed(log: ConnectionLog) -> None:
+    for reason in ("refused", "too many", "no route"):
+        log.failed("watch connection", reason)
+    assert [each["reason"] for each in log.failing()] == ["no route"]
+
+
 def test_current_failures_are_listed_with_their_last_reason(log: ConnectionLog, clock: Clock) -> None:
     log.failed("watch connection", "refused")
     clock.now = 5.0

@@ -1,5 +1,12 @@
 """What the core counts for `drover metrics`, and that it is counted once."""
 
+from bisect import bisect_left
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from scheduler.model import counters as c
 from scheduler.model import events_and_effects as e
 from scheduler.model.config import AgentType
@@ -108,3 +115,24 @@ def test_rows_have_name_labels_and_value() -> None:
     c.add(counted, (c.DIED, "sha", "alpha", "died"), 2)
     c.add(counted, (c.DIED, "sha", "alpha", "died"), 1)
     assert c.as_rows(counted) == [{"name": "died", "labels": ["sha", "alpha", "died"], "value": 3}]
+
+
+@given(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=40), st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]))
+def test_a_quantile_is_within_its_error_of_the_time_that_it_stands_for(times: list[float], part: float) -> None:
+    bins = Counter(bisect_left(c.BIN_BOUNDS, seconds) for seconds in times)
+    wanted = sorted(times)[int(part * (len(times) - 1))]
+    assert abs(c.quantile(bins, part) - wanted) <= c.BIN_ERROR * wanted
+
+
+def test_times_beyond_the_last_bin_are_as_long_as_the_last() -> None:
+    assert c.quantile({len(c.BIN_BOUNDS): 1}, 0.5) == pytest.approx(c.BIN_BOUNDS[-1] * c.TO_MIDDLE)
+
+
+def test_times_are_taken_with_their_sum_and_begin_anew() -> None:
+    times = c.Times()
+    times.add(0.1, 2)
+    times.add(0.11, 1)
+    times.add(1e9, 1)
+    taken = {(c.RAN, "md5", "0.1"): 2, (c.RAN, "md5", "0.5"): 1, (c.RAN, "md5", "+Inf"): 1}
+    assert dict(times.take(c.RAN, "md5")) == taken | {("ran_seconds", "md5"): pytest.approx(1e9 + 0.31)}
+    assert dict(times.take(c.RAN, "md5")) == {}

@@ -94,6 +94,21 @@ def test_what_a_rescan_does_not_find_is_not_late(bench: Bench) -> None:
     assert bench.after_a_moment() == {}
 
 
+def test_a_statement_of_no_task_counts_nothing(bench: Bench) -> None:
+    bench.late.begin(NOTHING)
+    bench.late.answered("save", [(b"2",)])
+    assert bench.after_a_moment() == {}
+
+
+def test_a_finding_is_not_counted_again_by_the_next_rescan(bench: Bench) -> None:
+    bench.late.begin(NOTHING)
+    bench.late.answered(*_due())
+    bench.now += 0.1
+    bench.late.begin(NOTHING)
+    bench.late.answered("due", [(b"5", b"", None)])
+    assert bench.after_a_moment() == {"due rows": 2}
+
+
 def test_a_finding_that_waits_outlasts_the_next_rescan(bench: Bench) -> None:
     bench.late.begin(NOTHING)
     bench.late.answered(*_due())

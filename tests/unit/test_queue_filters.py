@@ -54,6 +54,16 @@ def test_a_filter_becomes_a_tree_t51_t52(text: str, tree: list[Any]) -> None:
         ("name like submitter", "character 1: like compares a text attribute with a pattern in quotes"),
         ("type like 'a' escape 'b'", "character 1: leave escape out"),
         ("type::int = 5", "character 1: leave the type out"),
+        ("minutes > -urgent", "character 12: not an attribute nor a literal"),
+        ("minutes > -'5'", "character 12: not an attribute nor a literal"),
+        ("minutes > 0.1234567890123456", "character 11: a number has 15 digits at most"),
+        ("type is 'a'", "character 1: only null may follow is"),
+        ("'a' is null", "character 1: only an attribute is null"),
+        ("minutes like '5'", "character 1: like compares a text attribute"),
+        ("urgent in (true, false)", "character 1: true and false are compared by = and <> only"),
+        ("type = 'a' and\nnodes = 5", "character 16: no attribute 'nodes'"),
+        ("type = 'a'\nor or", "line 2, character "),
+        ("(urgent and " * 21 + "sql" + ")" * 21, "nested too deep, 20 levels at most"),
         ("minutes > 12345678901234567", "character 11: a number has 15 digits at most"),
         ("minutes between symmetric 5 and 1", "character 1: 'symmetric' is not allowed here"),
         ("type in (name)", "character 1: in is followed by literals in parentheses"),
@@ -74,6 +84,17 @@ def test_a_refusal_says_where_and_what_to_write_t51_t56(text: str, told: str) ->
     with pytest.raises(FilterError) as refused:
         parse_filter(text)
     assert told in str(refused.value)
+
+
+def test_the_deepest_filter_has_twenty_levels_t51() -> None:
+    assert filter_mistake("not " * 20 + "urgent") == ""
+    assert filter_mistake("not " * 21 + "urgent") != ""
+    assert filter_mistake("urgent and (" * 10 + "sql" + ")" * 10) == ""
+
+
+def test_the_longest_filter_has_as_many_characters_as_are_let_in_t51() -> None:
+    text = "type = 'a'"
+    assert [filter_mistake(text.ljust(length)) != "" for length in (2000, 2001)] == [False, True]
 
 
 def test_a_long_chain_is_not_deep_t51() -> None:

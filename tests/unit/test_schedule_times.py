@@ -139,13 +139,19 @@ def test_an_unknown_zone_is_refused_with_what_to_write(zone: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("13m", 780), ("1h 30m", 5400), ("2d", 172_800), ("1.5 h", 5400), ("1W", 604_800)]
+    ("text", "seconds"),
+    [
+        *[("1", 1), ("90", 90), ("13m", 780), ("1h 30m", 5400), ("2d", 172_800), ("1.5 h", 5400), ("1W", 604_800)],
+        ("3155760000", 3_155_760_000),
+    ],
 )
 def test_an_interval_is_read(text: str, seconds: int) -> None:
     assert read_interval(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "0", "0.5s", "-5", "5 parsecs", "1m x", "9" * 400, "1e9"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "0", "0.5s", "0.999", "3155760001", "-5", "5 parsecs", "1m x", "9" * 400, "1e9"]
+)
 def test_no_interval_is_refused(text: str) -> None:
     with pytest.raises(TimesError, match=r"interval|duration"):
         read_interval(text)
@@ -161,3 +167,37 @@ def test_a_time_is_local_unless_it_has_an_offset() -> None:
 def test_no_time_is_refused(text: str) -> None:
     with pytest.raises(TimesError, match="write"):
         read_time(text, zone_of("Europe/Berlin"))
+
+
+@pytest.mark.parametrize(("text", "year"), [("1900-01-01", 1900), ("8999-12-31 23:59", 8999)])
+def test_a_time_is_within_the_years_of_the_database(text: str, year: int) -> None:
+    assert read_time(text, UTC).year == year
+
+
+@pytest.mark.parametrize("text", ["1899-12-31 23:59", "9000-01-01"])
+def test_a_time_beyond_the_years_of_the_database_is_refused(text: str) -> None:
+    with pytest.raises(TimesError, match="between the years 1900 and 9000"):
+        read_time(text, UTC)
+
+
+def test_an_instant_is_found_before_it_and_not_at_it_c48() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    moment = timedelta(microseconds=1)
+    assert [next_time(Times(at=at), after) for after in (at - moment, at, at + moment)] == [at, None, None]
+
+
+def test_an_interval_that_ends_now_is_followed_by_the_next_c48() -> None:
+    times = Times(every=timedelta(hours=1), since=NEW_YEAR)
+    hour, moment = timedelta(hours=1), timedelta(microseconds=1)
+    assert next_time(times, NEW_YEAR) == NEW_YEAR + hour
+    assert next_time(times, NEW_YEAR + hour - moment) == NEW_YEAR + hour
+    assert next_time(times, NEW_YEAR + hour) == NEW_YEAR + 2 * hour
+    assert next_time(Times(every=hour), NEW_YEAR) == NEW_YEAR + hour
+
+
+def test_an_interval_ends_before_the_years_that_the_database_refuses() -> None:
+    times = Times(every=timedelta(days=1), since=NEW_YEAR)
+    assert next_time(times, datetime(8999, 12, 31, tzinfo=UTC)) is None
+    found = next_time(times, datetime(8999, 12, 29, tzinfo=UTC))
+    assert found is not None
+    assert found.year == 8999

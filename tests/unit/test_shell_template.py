@@ -95,6 +95,7 @@ SAFE = [
     ': "${x:-y}" ${#x} $#; f %{*}',
     "case %{*} in x) ;; *) f %{*};; esac",
     "( f %{*} )",
+    "case eval in eval) f %{*};; esac",
     'v=%{*}; f "$v"',
     'sh -c \'printf "%s:%s." "$#" "$1"\' sh %{*}',
     'sh -ce \'printf "%s:%s." "$#" "$1"\' sh %{*}',
@@ -134,6 +135,8 @@ def test_the_number_of_words_does_not_depend_on_the_value(places: list[str], val
 @pytest.mark.parametrize(
     ("pattern", "complaint"),
     [
+        ("e\\val %{1}", "%{1} is a word of eval"),
+        ("s\\h -c %{1}", "%{1} is in the program of sh -c"),
         ("echo `cat %{1}`", "%{1} stands in backquotes, where a shell reads it anew; use $( ) instead"),
         ('echo "`cat %{1}`"', "%{1} stands in backquotes"),
         ("echo $((%{1} + 1))", "%{1} stands in $(( ))"),

@@ -18,9 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from scheduler.errors import ConfigError
-from scheduler.web.live_updates import MOST_OF_STRANGERS, MOST_OF_VISITOR, Changes
-from scheduler.web.password_pauses import FIRST_S, FORGET_S, LONGEST_S, MOST, Pauses, neighbourhood
+from scheduler.web.live_updates import MOST_OF_VISITOR, Changes
 from scheduler.web.server import make_app
 from scheduler.web.sign_in import MOST_OF_ROLE, People
 from tests.cli_tools import DROVER, environment
@@ -152,15 +150,6 @@ def test_one_visitor_does_not_take_all_places_of_live_updates(web_database: str)
         assert status(address, changes(cookie)) == 200
 
 
-def test_strangers_who_say_many_addresses_leave_places_to_people_who_have_signed_in() -> None:
-    told = Changes("")
-    with ExitStack() as taken:
-        for number in range(MOST_OF_STRANGERS):
-            taken.enter_context(told.place(f"10.0.0.{number}"))
-        assert not told.has_place("10.0.1.1")
-        assert told.has_place("role boss")
-
-
 @contextmanager
 def _streams(address: Address, count: int) -> Iterator[list[socket.socket]]:
     """Keep this number of streams of changes open."""
@@ -170,23 +159,6 @@ def _streams(address: Address, count: int) -> Iterator[list[socket.socket]]:
             opened.append(stack.enter_context(client(address, changes())))
             assert opened[-1].recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200"
         yield opened
-
-
-@pytest.mark.parametrize(
-    ("host", "counted"),
-    [
-        ("127.0.0.1", "loopback"),
-        ("127.9.9.9", "loopback"),
-        ("::1", "loopback"),
-        ("::ffff:127.0.0.1", "loopback"),
-        ("192.0.2.1", "192.0.2.1"),
-        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("", ""),
-    ],
-)
-def test_addresses_of_one_host_count_as_one(host: str, counted: str) -> None:
-    assert neighbourhood(host) == counted
 
 
 # ---- forms
@@ -212,46 +184,6 @@ def test_form_that_is_cut_short_is_a_400_and_no_traceback(web_database: str, tmp
 
 
 # ---- passwords
-
-
-def test_pause_grows_with_each_wrong_password_and_ends_with_a_right_one() -> None:
-    clock = [0.0]
-    pauses = Pauses(lambda: clock[0])
-    pauses.begin("role", "here")
-    for seconds in (FIRST_S, 2 * FIRST_S, 4 * FIRST_S):
-        clock[0] += seconds - 0.1
-        with pytest.raises(ConfigError, match="try again in 1 s"):
-            pauses.begin("role", "here")
-        clock[0] += 0.1
-        pauses.begin("role", "here")
-    pauses.forget("role", "here")
-    pauses.begin("role", "here")
-
-
-def test_pause_has_a_longest_and_is_forgotten() -> None:
-    clock = [0.0]
-    pauses = Pauses(lambda: clock[0])
-    for _ in range(2000):
-        pauses.begin("role", "here")
-        clock[0] += LONGEST_S
-    clock[0] += FORGET_S
-    pauses.begin("role", "here")
-    clock[0] += FIRST_S
-    pauses.begin("role", "here")
-
-
-def test_pause_is_of_one_role_and_address() -> None:
-    pauses = Pauses(lambda: 0.0)
-    pauses.begin("role", "here")
-    pauses.begin("role", "there")
-    pauses.begin("other", "here")
-
-
-def test_wrong_passwords_of_many_roles_take_little_memory() -> None:
-    pauses = Pauses(lambda: 0.0)
-    for number in range(MOST + 100):
-        pauses.begin(str(number), "here")
-    assert len(pauses._failures) == MOST
 
 
 def form(role: str, password: str) -> bytes:

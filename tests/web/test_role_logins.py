@@ -130,17 +130,3 @@ def test_a_login_that_became_another_role_is_refused(asking: AskingServer) -> No
     conninfo = role_logins.conninfo_of(asking.by_socket, ROLE, PASSWORD)
     with psycopg.connect(conninfo) as connection, pytest.raises(ConfigError, match=f"another role in, {ROLE}"):
         role_logins.check(connection, conninfo, "drover_operator")
-
-
-@pytest.mark.parametrize(
-    ("configured", "asked"),
-    [
-        ("", "scram-sha-256,md5,password"),
-        ("scram-sha-256", "scram-sha-256"),
-        ("none,scram-sha-256", "scram-sha-256"),
-        ("gss", "scram-sha-256,md5,password"),
-        ("!password, !none", "scram-sha-256,md5"),
-    ],
-)
-def test_a_stricter_choice_of_methods_is_kept(configured: str, asked: str) -> None:
-    assert role_logins._methods(configured) == asked

@@ -1,8 +1,19 @@
-"""What browsers are told when something is announced."""
+"""Claims about live updates: which browsers are told of what, and how many may wait."""
+
+from contextlib import ExitStack
 
 import pytest
 
-from scheduler.web.live_updates import EVERY, Listener, jobs_in
+from scheduler.web.live_updates import (
+    EVERY,
+    MOST_BROWSERS,
+    MOST_OF_STRANGERS,
+    MOST_OF_VISITOR,
+    OF_ROLE,
+    Changes,
+    Listener,
+    jobs_in,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -44,3 +55,27 @@ def test_all_pages_are_drawn_anew_after_a_lost_connection() -> None:
     listener = Listener(12)
     listener.tell(EVERY)
     assert listener.changed.is_set()
+
+
+def test_strangers_who_say_many_addresses_leave_places_to_people_who_have_signed_in() -> None:
+    told = Changes("")
+    with ExitStack() as taken:
+        for number in range(MOST_OF_STRANGERS):
+            taken.enter_context(told.place(f"10.0.0.{number}"))
+        assert not told.has_place("10.0.1.1")
+        assert told.has_place("role boss")
+
+
+def test_a_visitor_has_some_places_and_all_have_some() -> None:
+    told = Changes("")
+    with ExitStack() as taken:
+        for _ in range(MOST_OF_VISITOR):
+            assert told.has_place(f"{OF_ROLE}ann")
+            taken.enter_context(told.place(f"{OF_ROLE}ann"))
+        assert not told.has_place(f"{OF_ROLE}ann")
+        for number in range(MOST_BROWSERS - MOST_OF_VISITOR):
+            assert told.has_place(f"{OF_ROLE}{number}")
+            taken.enter_context(told.place(f"{OF_ROLE}{number}"))
+        assert not told.has_place(f"{OF_ROLE}bob")
+    assert told.has_place(f"{OF_ROLE}ann")
+    assert not told._places
