@@ -163,6 +163,7 @@ class Rates:
         """Go by another limit; starts for the values of another attribute are forgotten."""
         if limit.by != self.limit.by:
             self._each.clear()
+            self._changed.clear()
             self._values.clear()
         if limit != self.limit:
             for window in self._each.values():
