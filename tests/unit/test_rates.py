@@ -168,6 +168,8 @@ def test_a_limit_for_each_value_alone_is_none_in_all() -> None:
     for pk in range(5):
         rates.began(pk, 0.0)
     assert (rates.room(9, 0.0), rates.next_at(0.0)) == (None, NEVER)
+
+
 def test_a_line_that_is_put_back_before_it_starts_counts_once() -> None:
     rates = Rates(RateLimit(rate=9, each=1, by="submitter", interval=10.0))
     rates.admit(1, "anna", 0.0)
