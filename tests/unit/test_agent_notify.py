@@ -286,7 +286,7 @@ def test_subject_names_the_job_and_what_is_new_c52(told: dict[str, Any], subject
 def test_mail_needs_a_body_that_is_an_object_t98(body: str) -> None:
     settings = sending.Settings(relay=("127.0.0.1", 1), sender="drover@site")
     with pytest.raises(ValueError, match=r"no object|Expecting"):
-        sending.send(sending.Delivery("mailto:a@example.org", body, {}), settings, monotonic() + PATIENT_S)
+        sending.send(sending.Delivery("mailto:a@example.org", body, {}), settings, monotonic() + PATIENCE_S)
 
 
 def test_delivery_that_is_out_of_time_is_not_begun_t98(receiver: Receiver) -> None:
