@@ -163,6 +163,7 @@ def test_the_interval_of_a_sample_holds_its_score_and_gets_narrow() -> None:
 # ---- what is kept with the sources
 
 
+@pytest.mark.slow
 def test_each_mutant_listed_as_equivalent_is_still_made() -> None:
     modules = sorted({module for module, _ in LISTED})
     every = [mutant for module in modules for mutant in mutants.of_module(ROOT / module, ROOT)]

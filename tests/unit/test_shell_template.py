@@ -244,6 +244,7 @@ def test_line_is_split_into_the_words_of_shlex(line: str) -> None:
 
 
 @pytest.mark.parametrize("piece", ["x", "\\x", "'x'", '"x"', '"\\\\"'])
+@pytest.mark.slow
 def test_word_of_a_megabyte_is_split(piece: str) -> None:
     (word,) = template.split(piece * (1 << 18))
     assert len(word) == 1 << 18
