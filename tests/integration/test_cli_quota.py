@@ -17,7 +17,8 @@ QUOTAS = "select quota_name, quota_most, quota_user, quota_queue from drover.quo
 @pytest.fixture
 def daemon(launch: Launch, record: Path) -> Daemon:
     command = agent("sleeper", ["sleep", "600"], kind="exec", slots=3)
-    return launch(LOCAL + "[queues.heavy]\n" + agent("a", rec(record), slots=6) + command)
+    seldom = "[scheduler]\nstatus_interval = 600\n"  # what a test writes into the status stays
+    return launch(seldom + LOCAL + "[queues.heavy]\n" + agent("a", rec(record), slots=6) + command)
 
 
 def test_quota_is_set_changed_listed_and_removed(daemon: Daemon, ask: Ask) -> None:

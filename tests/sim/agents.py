@@ -176,8 +176,9 @@ class Process:
 
     def receive(self, data: bytes) -> None:
         """Lines have come to its stdin."""
-        for line in data.splitlines(keepends=True) if self.alive else ():
-            if (item := read_item(line)) is None:
+        is_exec = self._kind.kind == "exec"
+        for line in (data.splitlines(keepends=True) if not is_exec else [data]) if self.alive else ():
+            if (item := read_item(line, is_exec=is_exec)) is None:
                 raise Broken("lines_are_whole", f"slot {self.slot} got {data!r}")
             self._take(item)
 
@@ -336,9 +337,14 @@ class Process:
             call(*args)
 
 
-def read_item(line: bytes) -> tuple[int, int] | None:
-    """Return (job, item) of a line; a one-parameter job has item 0. None if it is no line."""
+def read_item(line: bytes, *, is_exec: bool = False) -> tuple[int, int] | None:
+    """Return (job, item) of a line; a one-parameter job has item 0. None if it is no line.
+
+    The parameter of a command may have newlines in it.
+    """
+    if is_exec:
+        line = line.rstrip(b"\n").replace(b"\n", b" ") + b"\n"
     found = _ITEM.match(line)
-    if found is None or not line.endswith(b"\n") or (line.count(b"\n") != 1 and not line.startswith(b"exec:")):
+    if found is None or not line.endswith(b"\n") or line.count(b"\n") != 1:
         return None
     return (int(found[1]), 0) if found[1] else (int(found[2]), int(found[3]))

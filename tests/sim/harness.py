@@ -291,7 +291,7 @@ class Daemon:
 
     def _give(self, process: Process | Attached, slot: Any, data: bytes) -> None:
         if slot.job is not None:
-            for line in data.splitlines(keepends=True):
+            for line in [data] if slot.pool.is_exec else data.splitlines(keepends=True):
                 self.sim.began(slot, line)
             start_invariants.old_programs_get_nothing(self.sim, process, slot)
             start_invariants.lines_ahead_are_of_fast_agents(self.sim, process, slot, data.count(b"\n"))

@@ -53,6 +53,7 @@ class Memory:
         self.drained_at = NEVER
         self.filtered = (0, -NEVER)  # the step and the instant in which a host began to take other jobs than before
         self.stillborn: dict[int, list[float]] = {}  # slot -> births of processes that never said OK
+        self.programs: dict[int, tuple[str, ...]] = {}  # slot -> those that its type had when it was started last
         self.failures: Counter[tuple[str, str]] = Counter()  # items that a program on trial said FAIL to
         self.quotas: dict[tuple[Quota, str | None], int] = {}  # in hand of each, and submitter
         self.starts: dict[tuple[str, str, str], list[float]] = {}  # by owner, queue with a rate limit, and submitter

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from scheduler.model import events_and_effects as e
 from scheduler.model.config import AUTO
-from scheduler.model.states import KEEP, RUNNING
+from scheduler.model.states import FINISH, KEEP, RUNNING
 from scheduler.policy.job import TRIED_ALONE, Job
 from scheduler.policy.prefetch_window import LOOK_S, SLOW_S
 from scheduler.policy.slots import Slot
@@ -95,7 +95,9 @@ def work_begins_where_it_is_configured(sim: "Sim", slot: Slot, job: Job) -> None
 
 
 def old_programs_get_nothing(sim: "Sim", process: "Process | Attached", slot: Slot) -> None:
-    """An agent that would be started otherwise now gets no more lines."""
+    """An agent that would be started otherwise now gets no more lines; one that is dismissed had its line before."""
+    if slot.wanted is FINISH:
+        return
     if process.command != sim.daemon.config.agents[slot.pool.name].command:
         broken("old_programs_get_nothing", f"slot {slot.number} is still {process.command}")
     canary = slot.pool.canary
@@ -195,7 +197,11 @@ def second_tries_are_alone(sim: "Sim", slot: Slot, job: Job, item: int) -> None:
 
 def respawns_are_limited(sim: "Sim", slot: Slot) -> None:
     """F72: not more than so many respawns of agents that die as they start, in an interval."""
-    timers = sim.config.scheduler
+    timers, canary = sim.config.scheduler, slot.pool.canary
+    programs = () if canary is None else canary.programs
+    if sim.memory.programs.get(slot.number, programs) != programs:
+        sim.memory.stillborn.pop(slot.number, None)  # another program may be tried at once
+    sim.memory.programs[slot.number] = programs
     died = [born for born in sim.memory.stillborn.get(slot.number, ()) if sim.now - born < timers.respawn_interval]
     if len(died) > timers.respawn_count:
         broken("respawns_are_limited", f"slot {slot.number} is started again after {len(died)} deaths")

@@ -5,6 +5,7 @@ from typing import Final
 import pytest
 
 from scheduler.model.states import LeaseEvent, ProgramEvent
+from tests.builds import IS_COMPILED
 from tests.sim import reach, swarm
 from tests.sim.broken import Broken
 from tests.sim.test_sim import FEW_STEPS, STEPS, tell
@@ -65,6 +66,8 @@ def test_the_swarm_reaches_the_cells_of_all_tables_events_and_effects() -> None:
         for number in range(reach.WORLDS):
             run(number, reached)
     assert reach.all_words() - reached.words.keys() <= SELDOM_WORDS
+    if IS_COMPILED:
+        return  # it has the tables inside, and nothing can count there
     assert reach.all_cells() - reached.cells.keys() - out_of_reach <= SELDOM
     assert out_of_reach & reached.cells.keys() == set()
 

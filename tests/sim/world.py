@@ -405,7 +405,7 @@ class Sim:
         """The core gives a line to an agent now: that of the item in hand, or one ahead."""
         given = [(slot.job, slot.item), *((job, item) for job, item, _ in slot.prefetched or ())]
         jobs = [job for job, item in given if job is not None and item is not None and item.line == line]
-        found = read_item(line)
+        found = read_item(line, is_exec=slot.pool.is_exec)
         if not jobs or found is None or found[0] != jobs[0].pk:
             raise Broken("lines_are_whole", f"{line!r} is sent, {given} are given")
         start_invariants.work_begins_rightly(self, slot, jobs[0], found[1])

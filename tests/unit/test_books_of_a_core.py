@@ -8,6 +8,7 @@ import pytest
 from scheduler.model import events_and_effects as e
 from scheduler.model import queue_requests as r
 from scheduler.model.config import AgentType, Host
+from scheduler.model.protocol import Item
 from scheduler.model.states import NEVER, ST_FAIL, ST_FREE
 from scheduler.policy.agent_pool import Pool
 from scheduler.policy.core import Core
@@ -311,7 +312,7 @@ def test_a_new_host_leaves_the_agents_of_the_others_alone() -> None:
 def test_a_second_try_stays_bound_to_its_host_after_a_reload_that_leaves_it() -> None:
     pool = make_core(hosts={"alpha": Host(), "gamma": Host()}).state.pools["sha"]
     job: Any = type("J", (), {"rank": b"1n", "queue": "default", "priority": "n"})()
-    item: Any = object()
+    item = Item(b"x\n", 0)
     for host in ("alpha", "gone", None):
         pool.add_second_try(job, item, host)
     pool.unbind_second_tries()
