@@ -52,7 +52,7 @@ class Host:
     def up(self, id: int = 0, script: str = "echo up; exec cat") -> int:
         """Start an agent and wait until it has said up; its pid on the host."""
         self.sh(script, id=id)
-        self.until(lambda: b"up\n" in self.said[id] or self.over(id))
+        self.until(lambda: b"up\n" in self.said[id] or self.is_read(id))
         assert b"up\n" in self.said[id], (self.reports, self.errors[id])
         return self.pid(id)
 
@@ -90,9 +90,13 @@ class Host:
         kinds = (NotStarted, Ended, Lost, Left)
         return [report for report in self.reports if isinstance(report, kinds) and report.id == id]
 
+    def is_read(self, id: int = 0) -> bool:
+        """Return whether the end of an agent is reported, and all of its output is read: these come by other pipes."""
+        return bool(self.over(id)) and not {(id, "out"), (id, "err")} & self.open
+
     def end(self, id: int = 0) -> Report:
         """Return how an agent ended, once that is reported and its output is read."""
-        self.until(lambda: self.over(id) and not {(id, "out"), (id, "err")} & self.open)
+        self.until(lambda: self.is_read(id))
         (report,) = self.over(id)
         return report
 
