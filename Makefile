@@ -44,7 +44,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache >/dev/null
-	$(PYTEST) -m 'not slow' tests/unit tests/sim tests/mutation
+	$(PYTEST) --numprocesses $(shell nproc) -m 'not slow' tests/unit tests/sim tests/mutation
 
 # options in BENCH, as `make bench BENCH=--quick` or `make bench BENCH='--only P1 --report out'`
 bench: $(VENV)/.dev
