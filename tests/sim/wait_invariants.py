@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from scheduler.model.states import NEVER, ST_FREE
-from scheduler.policy.deadlines import ITEM_RATES, RATES, SHORTAGE
+from scheduler.policy.deadlines import ITEM_RATES, SHORTAGE
 from scheduler.policy.group_lease import missing_for_type
 from scheduler.policy.item_rate import BURST_S
 from scheduler.policy.slots import Slot
@@ -53,9 +53,6 @@ def types_wait_for_what_is_so(world: State) -> None:
             broken("types_wait_for_what_is_so", f"type {pool.name} waits for a token, and nothing wakes it")
         if pool.may_begin is (pool.is_stopped or pool.waits_for_token):
             broken("types_wait_for_what_is_so", f"type {pool.name} may begin: {pool.may_begin}")
-    full = [queue for queue in world.queues.values() if queue.rates is not None and queue.rates.next_at(0.0) < NEVER]
-    if full and world.claims.empty is None and world.deadlines.at[RATES] == NEVER:
-        broken("types_wait_for_what_is_so", f"queues {full} are at their rate limits, and nothing wakes them")
 
 
 def hosts_wait_for_what_is_so(world: State) -> None:

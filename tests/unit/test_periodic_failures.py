@@ -84,7 +84,7 @@ def test_rows_given_back_late_since_they_were_locked_are_given_back_a_moment_lat
 
 
 @pytest.mark.parametrize("answer", FAILURES)
-def test_rows_given_back_at_a_rescan_are_counted_as_found_late_once(answer: Exception) -> None:
+def test_rescue_of_a_rescan_that_failed_is_asked_again_and_goes_on(answer: Exception) -> None:
     site = site_of()
     site.run(100.0)
     site.answer("rescue", answer, [(2, None, False, 0)])
