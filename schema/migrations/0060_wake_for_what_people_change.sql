@@ -1,5 +1,5 @@
--- What somebody changes with SQL in the times of a job that waits counts at once: jq_wait_until, of which the scheduler
--- was not told, and jq_not_before and jq_not_after, which counted only when the job was inserted.
+-- Notify schedulers when jq_wait_until of a waiting job is changed with SQL. Compute jq_wait_until and jq_expires_at
+-- anew when jq_not_before or jq_not_after is changed; these two were looked at only when the job was inserted.
 do $do$
 declare
   body  text := pg_get_functiondef('drover.moved()'::regprocedure);
@@ -31,12 +31,6 @@ create trigger jobqueue_start_window after update of jq_not_before, jq_not_after
   for each row when (new.jq_type <> 'command' and (new.jq_not_before is distinct from old.jq_not_before
                                                    or new.jq_not_after is distinct from old.jq_not_after))
   execute function drover.move_start_window();
-
--- What daemons themselves write of a type is no change of its settings: with agent_trial, which they write with each
--- status, this woke every daemon once a second.
-drop trigger agent_wake on drover.agent;
-create trigger agent_wake after update of agent_group, agent_present, agent_enabled on drover.agent
-  for each statement execute function drover.wake('drover_change');
 
 -- The scheduler itself moves a check to earlier only when it makes it at once.
 create trigger recovery_sooner after update of recovery_next on drover.recovery

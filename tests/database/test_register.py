@@ -101,7 +101,7 @@ def test_each_setting_that_daemons_read_wakes_them_when_it_is_changed_with_sql(d
     with psycopg.connect(database, autocommit=True) as daemon:
         daemon.execute("listen drover_change")
         for table, column in settings:
-            # not keys, which nobody changes, nor what only daemons write
+            # neither keys nor a column that daemons write themselves
             if column not in ("host_name", "agent_type", "placement_pk", "agent_trial"):
                 fetch(database, f"update drover.{table} set {column} = {column}")
                 assert len(list(daemon.notifies(timeout=PATIENCE_S, stop_after=1))) == 1, f"{table}.{column}"

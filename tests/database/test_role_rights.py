@@ -1,4 +1,4 @@
-"""What each role may do, all of it: a grant too many shows a tenant the rows of another, or lets it change them."""
+"""All rights of each role: the tables that it reads and writes, and the functions that it calls."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What a stranger, who has jobs of its own, does by functions that have the rights of the owner of the schema: nothing.
+"""A login changes no job of another login through the functions that run with the rights of the schema's owner.
 
 Each test also calls the function as the owner of the rows, so that a refusal for another reason does not pass.
 """

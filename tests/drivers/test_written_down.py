@@ -1,4 +1,4 @@
-"""What a daemon has counted is written down before another program takes over, though it is refused at first."""
+"""Counts are saved before a new program takes over, even if the database refuses the first try."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

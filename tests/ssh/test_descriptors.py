@@ -93,6 +93,7 @@ def test_a_library_that_asks_gets_no_request_and_no_answer(child: Child) -> None
     child.ping()
     child.until(ssh.Pong)
     turn_until(child.loop, lambda: "EOFError: EOF when reading a line" in "".join(child.notes()))
+    assert "EOFError: EOF when reading a line" in "".join(child.notes())
 
 
 @pytest.mark.parametrize("child", ["os.write(1, b'x' * 60000)"], indirect=True)
